@@ -1,0 +1,166 @@
+"""One config for a run: a section per stage, layered from files and `--set`.
+
+Precedence, later wins: defaults < hardware < system < ablation < `--config` files in order < `--set` in order. An unknown key
+is an error that names it. The sections are the frozen models that stand beside the stages.
+"""
+
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gpu_rag.engines.workers import RunConfig
+from gpu_rag.errors import ConfigError
+from gpu_rag.ids import canonical_json, content_hash
+from gpu_rag.index.s01_ingest import IngestConfig
+from gpu_rag.index.s03_chunk import ChunkConfig
+from gpu_rag.index.s04_extract import ExtractConfig
+from gpu_rag.index.s05_embed import EmbedConfig
+from gpu_rag.index.s06_govern import GovernConfig
+from gpu_rag.index.s07_graph import GraphConfig
+from gpu_rag.index.s10_publish import PublishConfig
+from gpu_rag.query.s01_demand import DemandConfig
+from gpu_rag.query.s03_retrieve import RetrieveConfig
+from gpu_rag.query.s04_merge import MergeConfig
+from gpu_rag.query.s05_select import SelectConfig
+from gpu_rag.query.s06_ground import GroundConfig
+from gpu_rag.query.s07_suffice import SufficeConfig
+from gpu_rag.query.s08_answer import AnswerConfig
+
+INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph", "publish")
+QUERY_SECTIONS = ("demand", "retrieve", "merge", "select", "ground", "suffice", "answer")
+
+
+class Config(BaseModel):
+    """Everything a run reads; `run` alone changes nothing that a stage produces."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    run: RunConfig = RunConfig()
+    ingest: IngestConfig = IngestConfig()
+    chunk: ChunkConfig = ChunkConfig()
+    extract: ExtractConfig = ExtractConfig()
+    embed: EmbedConfig = EmbedConfig()
+    govern: GovernConfig = GovernConfig()
+    graph: GraphConfig = GraphConfig()
+    publish: PublishConfig = PublishConfig()
+    demand: DemandConfig = DemandConfig()
+    retrieve: RetrieveConfig = RetrieveConfig()
+    merge: MergeConfig = MergeConfig()
+    select: SelectConfig = SelectConfig()
+    ground: GroundConfig = GroundConfig()
+    suffice: SufficeConfig = SufficeConfig()
+    answer: AnswerConfig = AnswerConfig()
+
+    def sections(self, names: Sequence[str]) -> dict[str, Any]:
+        """Return the named sections as plain JSON values."""
+        return {name: getattr(self, name).model_dump(mode="json") for name in names}
+
+    def hash(self, names: Sequence[str]) -> str:
+        """Return the hash of the named sections."""
+        return content_hash("config", canonical_json(self.sections(names)))
+
+
+def load_config(
+    *,
+    hardware: str | None = None,
+    system: str | None = None,
+    ablation: str | None = None,
+    files: Sequence[Path] = (),
+    settings: Sequence[str] = (),
+    base: dict[str, Any] | None = None,
+) -> Config:
+    """Return the layered config.
+
+    Args:
+        hardware: Name of a file of `configs/hardware`.
+        system: Name of a file of `configs/systems`.
+        ablation: Name of a file of `configs/ablations`.
+        files: YAML files, later ones win.
+        settings: `key.key=value` pairs, the value read as YAML.
+        base: Sections to start from instead of the defaults (an index's own).
+
+    Raises:
+        ConfigError: Naming the file or `--set` and the key.
+    """
+    merged: dict[str, Any] = _merge({}, base or {})
+    for folder, name in (("hardware", hardware), ("systems", system), ("ablations", ablation)):
+        if name is not None:
+            merged = _merge(merged, _read_yaml(packaged_config(folder, name)))
+    for path in files:
+        merged = _merge(merged, _read_yaml(path))
+    for setting in settings:
+        merged = _merge(merged, _parse_setting(setting))
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError("; ".join(_problem(item) for item in error.errors())) from error
+
+
+def packaged_config(folder: str, name: str) -> Path:
+    """Return the path of a config that ships with the package.
+
+    Raises:
+        ConfigError: If there is none of that name, listing those there are.
+    """
+    root = configs_root() / folder
+    path = root / f"{name}.yaml"
+    if not path.is_file():
+        known = ", ".join(sorted(p.stem for p in root.glob("*.yaml"))) or "none"
+        raise ConfigError(f"no {folder} config {name!r}; there are: {known}")
+    return path
+
+
+def configs_root() -> Path:
+    """Return the folder `configs`: inside the installed package, or beside it in a source checkout."""
+    packaged = Path(str(resources.files("gpu_rag"))) / "configs"
+    return packaged if packaged.is_dir() else packaged.parent.parent / "configs"
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"config file {path} cannot be read: {error}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config file {path} is not valid YAML: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"config file {path} must hold a mapping of sections, found {type(value).__name__}")
+    try:
+        Config.model_validate(value)
+    except ValidationError as error:
+        raise ConfigError("; ".join(f"config file {path}: {_problem(item)}" for item in error.errors())) from error
+    return value
+
+
+def _parse_setting(setting: str) -> dict[str, Any]:
+    key, separator, text = setting.partition("=")
+    keys = key.strip().split(".")
+    if not separator or not all(keys):
+        raise ConfigError(f"--set {setting!r}: expected key.key=value")
+    try:
+        value: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {setting!r}: the value is not valid YAML: {error}") from error
+    for part in reversed(keys):
+        value = {part: value}
+    return dict(value)
+
+
+def _merge(lower: dict[str, Any], upper: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(lower)
+    for key, value in upper.items():
+        below = merged.get(key)
+        merged[key] = _merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+    return merged
+
+
+def _problem(item: Any) -> str:
+    place = ".".join(str(part) for part in item["loc"]) or "config"
+    if item["type"] == "extra_forbidden":
+        return f"unknown config key {place!r}"
+    return f"config key {place!r}: {item['msg']} (found {item['input']!r})"

@@ -1,0 +1,66 @@
+"""Stage 10, publish: check every reference, then let the driver write the generation.
+
+Input:  all tables of the index.
+Output: `schemas.COUNTS`: rows per table.
+Device: CPU.
+"""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict
+
+from gpu_rag import schemas
+from gpu_rag.errors import StoreError
+from gpu_rag.stage import Cardinality, Tables, TableStage
+
+_REFERENCES = (
+    ("chunks", "doc_id", "documents", "doc_id"),
+    ("sentences", "chunk_id", "chunks", "chunk_id"),
+    ("mentions", "entity_id", "entities", "entity_id"),
+    ("mentions", "chunk_id", "chunks", "chunk_id"),
+    ("relations", "subject_id", "entities", "entity_id"),
+    ("relations", "object_id", "entities", "entity_id"),
+    ("relations", "chunk_id", "chunks", "chunk_id"),
+    ("links", "entity_id", "entities", "entity_id"),
+    ("links", "chunk_id", "chunks", "chunk_id"),
+    ("edges", "source_id", "nodes", "node_id"),
+    ("edges", "target_id", "nodes", "node_id"),
+    ("embeddings", "vector_id", "vectors", "vector_id"),
+)
+_TABLES = (
+    "documents", "chunks", "sentences", "entities", "mentions", "relations", "facts", "links", "nodes", "edges", "vectors",
+    "embeddings",
+)  # fmt: skip
+
+
+class PublishConfig(BaseModel):
+    """Nothing to choose yet."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+def publish(tables: Tables, *, config: PublishConfig) -> dict[str, pa.Table]:
+    """Return the row counts of a repository whose references all resolve.
+
+    Raises:
+        StoreError: Naming table, column and the first id that stands nowhere.
+    """
+    for table, name, target, target_name in _REFERENCES:
+        known = tables[target].column(target_name).combine_chunks()
+        values = tables[table].column(name)
+        dangling = values.filter(pc.invert(pc.is_in(values, value_set=known)))
+        if len(dangling):
+            raise StoreError(f"table {table}, column {name}: {len(dangling)} ids not in {target}, first {dangling[0]}")
+    rows = [tables[name].num_rows for name in _TABLES]
+    return {"counts": schemas.COUNTS.build({"table": list(_TABLES), "rows": rows})}
+
+
+STAGE = TableStage(
+    number=10,
+    name="publish",
+    version=1,
+    reads=_TABLES,
+    writes=(schemas.COUNTS,),
+    cardinality=Cardinality.MANY_TO_MANY,
+    run=publish,
+)

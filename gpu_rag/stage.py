@@ -1,0 +1,115 @@
+"""What a stage is: a number, a name, tables in and out, and one pure function.
+
+Two kinds. A `RowStage` works row by row: its function reads only the *content* of a row, never ids or offsets, so equal
+content is computed once, kept in the work cache by key, and joined back to every row that has it. A `TableStage` needs whole
+tables at once (alignment, graph); its output is kept as one artifact, keyed by the content of its inputs.
+"""
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pydantic import BaseModel
+
+from gpu_rag.ids import canonical_json, content_hash
+from gpu_rag.schemas import STRING, TableSchema, column
+
+Tables = Mapping[str, pa.Table]
+
+WORK_COLUMNS = (column("work_key", STRING), column("state", STRING), column("reason", STRING))
+
+
+class Cardinality(enum.Enum):
+    """How many output rows one input row may give."""
+
+    ONE_TO_ONE = "1:1"
+    ONE_TO_MANY = "1:n"
+    MANY_TO_MANY = "n:m"
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one worker needs while it runs the stage; `gpus` counts only where the hardware config offers GPUs."""
+
+    cpus: int = 1
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _StageBase:
+    number: int
+    name: str
+    version: int  # raised by hand when the code changes what it produces
+    reads: tuple[str, ...]  # table names
+    writes: tuple[TableSchema, ...]
+    cardinality: Cardinality
+    engines: tuple[str, ...] = ()  # keywords under which engines enter `run`: encoder, repository, ...
+    resources: Resources = field(default_factory=Resources)
+
+    @property
+    def label(self) -> str:
+        """Return the name of module, artifact folder and log line, such as `04_extract`."""
+        return f"{self.number:02d}_{self.name}"
+
+    def fingerprint(self, config: BaseModel, identities: Mapping[str, str]) -> str:
+        """Return the hash of all that decides the stage's output besides the content it reads.
+
+        Args:
+            config: The part of the config that the stage reads.
+            identities: Identity of each engine in `engines` (model, tokenizer, backend; for a repository its content hash).
+        """
+        parts = {
+            "stage": self.label,
+            "version": self.version,
+            "config": config.model_dump(mode="json"),
+            "engines": {name: identities[name] for name in self.engines},
+        }
+        return content_hash("fingerprint", canonical_json(parts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStage(_StageBase):
+    """A stage whose work is keyed by content.
+
+    Attributes:
+        payload: Columns of one result row besides `work_key, state, reason`; 1:n output stands in lists.
+        content: (tables, config) -> one row per row of work: `row_id` and the content columns that `run` reads.
+        run: (work, *, config, **engines) -> `work_key, state, reason` and the payload, one row per work row, in any order.
+            `work` has `work_key` and the content columns.
+        assemble: (tables, results, config) -> output tables; `results` has `row_id, state, reason` and the payload, one row
+            per row of `content`, in its order.
+        metrics: Payload columns of numbers whose sums go into the run report.
+    """
+
+    payload: pa.Schema
+    content: Callable[[Tables, Any], pa.Table]
+    run: Callable[..., pa.Table]
+    assemble: Callable[[Tables, pa.Table, Any], dict[str, pa.Table]]
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """Return the schema of what `run` returns."""
+        return pa.schema([*WORK_COLUMNS, *self.payload])
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableStage(_StageBase):
+    """A stage that needs whole tables: `run(tables, *, config, **engines) -> output tables`."""
+
+    run: Callable[..., dict[str, pa.Table]]
+
+
+Stage = RowStage | TableStage
+
+
+def work_keys(content: pa.Table, fingerprint: str) -> list[str]:
+    """Return one key per row: the hash of the fingerprint and of every content column (not of `row_id`)."""
+    columns = [content.column(name).to_pylist() for name in content.schema.names if name != "row_id"]
+    keys = []
+    for values in zip(*columns, strict=True) if columns else ():
+        parts = [value if isinstance(value, str) else canonical_json(value) for value in values]
+        keys.append(content_hash("work", fingerprint, *parts))
+    return keys

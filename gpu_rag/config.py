@@ -21,7 +21,6 @@ from gpu_rag.index.s04_extract import ExtractConfig
 from gpu_rag.index.s05_embed import EmbedConfig
 from gpu_rag.index.s06_govern import GovernConfig
 from gpu_rag.index.s07_graph import GraphConfig
-from gpu_rag.index.s10_publish import PublishConfig
 from gpu_rag.query.s01_demand import DemandConfig
 from gpu_rag.query.s03_retrieve import RetrieveConfig
 from gpu_rag.query.s04_merge import MergeConfig
@@ -30,7 +29,7 @@ from gpu_rag.query.s06_ground import GroundConfig
 from gpu_rag.query.s07_suffice import SufficeConfig
 from gpu_rag.query.s08_answer import AnswerConfig
 
-INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph", "publish")
+INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph")
 QUERY_SECTIONS = ("demand", "retrieve", "merge", "select", "ground", "suffice", "answer")
 
 
@@ -45,7 +44,6 @@ class Config(BaseModel):
     embed: EmbedConfig = EmbedConfig()
     govern: GovernConfig = GovernConfig()
     graph: GraphConfig = GraphConfig()
-    publish: PublishConfig = PublishConfig()
     demand: DemandConfig = DemandConfig()
     retrieve: RetrieveConfig = RetrieveConfig()
     merge: MergeConfig = MergeConfig()

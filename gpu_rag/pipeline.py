@@ -22,7 +22,7 @@ from gpu_rag.schemas import FINAL_STATES, STRING, check_table, column
 from gpu_rag.stage import RowStage, Tables, TableStage, work_keys
 from gpu_rag.store import Artifact, ArtifactStore, WorkStore, state_counts, table_hash
 
-_MIN_SHARD_ROWS = 32
+_MIN_SHARD_ROWS = 16
 _LISTED_IN_REPORT = 20
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class StageReport:
         seconds: Wall time of the stage.
         peak_rss_bytes: Peak memory of any worker so far, 0 if none ran.
         metrics: Sums over the rows, such as `cut_tokens`.
-        listed: The first rows that did not reach a final state, with state and reason.
+        listed: The rows that did not reach a final state, with state and reason.
     """
 
     label: str
@@ -73,8 +73,8 @@ class StageReport:
         return sum(count for state, count in self.states.items() if state not in FINAL_STATES)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain JSON values."""
-        return asdict(self)
+        """Return the report as plain JSON values, the first rows of `listed` only."""
+        return asdict(self) | {"listed": self.listed[:_LISTED_IN_REPORT]}
 
 
 @dataclass
@@ -113,6 +113,7 @@ class Executor:
             work = _distinct_work(content, keys, wanted)
             for results in self.pool.map_rows(stage, config, list(self._shards(work))):
                 store.commit(results)
+                _log.info("%s: %d rows committed", stage.label, results.num_rows)
                 self.progress.advanced(stage.label, results.num_rows)
         results = _join(store, keys, content)
         outputs = stage.assemble(tables, results, config)
@@ -188,5 +189,5 @@ def _fill_report(report: StageReport, results: pa.Table, stage: RowStage) -> Non
     report.states = state_counts(states)
     report.metrics = {name: float(pc.sum(results.column(name)).as_py() or 0) for name in stage.metrics}
     unfinished = pc.invert(pc.is_in(results.column("state"), value_set=pa.array(FINAL_STATES)))
-    rows = results.select(["row_id", "state", "reason"]).filter(unfinished).slice(0, _LISTED_IN_REPORT)
+    rows = results.select(["row_id", "state", "reason"]).filter(unfinished)
     report.listed = rows.to_pylist()

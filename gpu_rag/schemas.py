@@ -160,6 +160,27 @@ SENTENCES = TableSchema(
 
 # --- index: what was extracted ---------------------------------------------------------------------------------------
 
+RECORDED_CHUNKS = TableSchema(
+    "recorded_chunks", 1,
+    pa.schema([
+        column("doc_id", STRING),  # the parent
+        column("chunk_id", STRING),  # the user's own
+        column("order", pa.int32()),  # 0, 1, ... within the parent, by chunk id with its numbers read as numbers
+        column("text", TEXT),
+    ]),
+    key=("doc_id", "order"),
+)  # fmt: skip
+
+RECORDED_EXTRACTION = TableSchema(
+    "recorded_extraction", 1,
+    pa.schema([
+        column("item_id", STRING),  # a chunk id (recorded chunks), or a doc id (the document's single chunk)
+        column("entities", list_of(TEXT)),
+        column("triples", list_of(list_of(TEXT))),  # as recorded: one that is malformed has not three parts
+    ]),
+    key=("item_id",),
+)  # fmt: skip
+
 UNIT_MENTIONS = TableSchema(
     "unit_mentions", 1,
     pa.schema([

@@ -6,6 +6,7 @@ typographic quotes and dashes), but what is stored and shown is always the sourc
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _SPACES = re.compile(r"\s+")
 _ASCII_PHRASE = re.compile(r"[^A-Za-z0-9 ]")
@@ -14,7 +15,11 @@ _QUOTES_AND_DASHES = {
     "\u201c": '"', "\u201d": '"', "\u201e": '"', "\u201f": '"', "\u2033": '"', "\u00ab": '"', "\u00bb": '"',
     "\u2010": "-", "\u2011": "-", "\u2012": "-", "\u2013": "-", "\u2014": "-", "\u2015": "-", "\u2212": "-",
 }  # fmt: skip
-_INVISIBLE = frozenset("\u00ad\u200b\u200c\u200d\u2060\ufeff")
+_INVISIBLE = frozenset(
+    "\u00ad\u200b\u200c\u200d\u2060\ufeff"
+    "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # marks of writing direction
+)
+_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def source_text(title: str, text: str) -> str:
@@ -37,7 +42,11 @@ def clean_text(text: str) -> str:
 
     Control characters stay: they are valid Unicode and every file format here carries them.
     """
-    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+    try:
+        text.encode("utf-8")  # ten times as fast as looking for them, and nearly no text has one
+    except UnicodeEncodeError:
+        return _SURROGATES.sub("\ufffd", text)
+    return text
 
 
 def normal_form(name: str) -> str:
@@ -45,7 +54,9 @@ def normal_form(name: str) -> str:
 
     Names in every script keep their letters. A name that would become empty keeps its own characters.
     """
-    folded = unicodedata.normalize("NFKC", "".join(c for c in name if c not in _INVISIBLE)).casefold()
+    # Quotes before NFKC too, which takes the acute accent as a quote apart into a space and a mark.
+    plain = "".join(_QUOTES_AND_DASHES.get(c, c) for c in name if c not in _INVISIBLE)
+    folded = unicodedata.normalize("NFKC", plain).casefold()
     folded = "".join(_QUOTES_AND_DASHES.get(c, c) for c in folded)
     return _SPACES.sub(" ", folded).strip() or name
 
@@ -58,30 +69,44 @@ def ascii_phrase(name: str) -> str:
     return _ASCII_PHRASE.sub(" ", name.lower()).strip()
 
 
+@lru_cache(maxsize=32)  # many names are looked for in one text, one after the other
 def fold(text: str) -> tuple[str, list[int]]:
     """Return the folded text and, for each of its characters, the offset in `text` that it came from.
 
     Folding: NFKC, case, runs of white space to one space, typographic quotes and dashes to ASCII, invisible characters gone.
+    A character is folded together with the marks that follow it, so that composed and decomposed text are equal; what comes
+    of them has the offset of the first.
     """
     folded: list[str] = []
     origin: list[int] = []
-    for index, char in enumerate(text):
+    end = 0
+    while end < len(text):
+        start, char = end, text[end]
+        end += 1
         if char in _INVISIBLE:
             continue
         if char.isspace():
             if folded and folded[-1] != " ":
                 folded.append(" ")
-                origin.append(index)
+                origin.append(start)
             continue
-        if char.isascii():
+        if end < len(text) and not text[end].isascii():
+            end = _end_of_marks(text, end)
+        if end == start + 1 and char.isascii():
             folded.append("'" if char == "`" else char.lower())
-            origin.append(index)
+            origin.append(start)
             continue
-        mapped = _QUOTES_AND_DASHES.get(char) or unicodedata.normalize("NFKC", char).casefold()
-        for part in mapped:
-            folded.append(_QUOTES_AND_DASHES.get(part, part))
-            origin.append(index)
+        mapped = _QUOTES_AND_DASHES.get(char, "") if end == start + 1 else ""
+        for part in mapped or unicodedata.normalize("NFKC", text[start:end]).casefold():
+            if part != " " or (folded and folded[-1] != " "):  # NFKC writes an accent alone as a space and a mark
+                folded.append(_QUOTES_AND_DASHES.get(part, part))
+                origin.append(start)
     return "".join(folded), origin
+
+
+def unfold(source: str, origin: list[int], at: int, end: int) -> tuple[int, int]:
+    """Return (start, end) in `source` of the folded text's slice [at, end), with all marks of its last character."""
+    return origin[at], _end_of_marks(source, origin[end - 1] + 1)
 
 
 def find_span(source: str, quote: str) -> tuple[int, int] | None:
@@ -99,7 +124,7 @@ def find_span(source: str, quote: str) -> tuple[int, int] | None:
     at = haystack.find(needle)
     if at < 0 or not needle:
         return None
-    return origin[at], origin[at + len(needle) - 1] + 1
+    return unfold(source, origin, at, at + len(needle))
 
 
 def smallest_window(source: str, first: str, second: str) -> tuple[int, int] | None:
@@ -124,7 +149,17 @@ def smallest_window(source: str, first: str, second: str) -> tuple[int, int] | N
         else:
             j += 1
     assert best is not None
-    return origin[best[0]], origin[best[1] - 1] + 1
+    return unfold(source, origin, *best)
+
+
+def _end_of_marks(text: str, end: int) -> int:
+    """Return the end of the run of combining marks (and vowels and finals of decomposed Hangul) that starts at `end`."""
+    while end < len(text):
+        char = text[end]
+        if char.isascii() or not ("\u1160" <= char <= "\u11ff" or unicodedata.category(char).startswith("M")):
+            break
+        end += 1
+    return end
 
 
 def _occurrences(haystack: str, needle: str) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from gpu_rag.ids import canonical_json, content_hash
 from gpu_rag.schemas import STRING, TableSchema, column
@@ -19,6 +19,12 @@ from gpu_rag.schemas import STRING, TableSchema, column
 Tables = Mapping[str, pa.Table]
 
 WORK_COLUMNS = (column("work_key", STRING), column("state", STRING), column("reason", STRING))
+
+
+class NoConfig(BaseModel):
+    """The config of a stage that has nothing to choose."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Cardinality(enum.Enum):

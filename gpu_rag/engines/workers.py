@@ -131,6 +131,7 @@ class WorkerPool:
         while queue or running:
             while queue and idle:
                 worker, shard = idle.popleft(), queue.popleft()
+                _log.info("%s: %d rows sent", stage.label, shard.work.num_rows)
                 running[worker.run_rows.remote(stage_ref, config_ref, shard.work)] = (worker, shard)
             done, _ = self._ray.wait(list(running), num_returns=1)
             worker, shard = running.pop(done[0])

@@ -7,11 +7,10 @@ Device: CPU.
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import BaseModel, ConfigDict
 
 from gpu_rag import schemas
 from gpu_rag.errors import StoreError
-from gpu_rag.stage import Cardinality, Tables, TableStage
+from gpu_rag.stage import Cardinality, NoConfig, Tables, TableStage
 
 _REFERENCES = (
     ("chunks", "doc_id", "documents", "doc_id"),
@@ -33,13 +32,7 @@ _TABLES = (
 )  # fmt: skip
 
 
-class PublishConfig(BaseModel):
-    """Nothing to choose yet."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-def publish(tables: Tables, *, config: PublishConfig) -> dict[str, pa.Table]:
+def publish(tables: Tables, *, config: NoConfig) -> dict[str, pa.Table]:
     """Return the row counts of a repository whose references all resolve.
 
     Raises:

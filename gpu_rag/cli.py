@@ -1,0 +1,205 @@
+"""The command line: thin wiring from options to the functions that do the work.
+
+Exit codes: 0 if every row reached a final state, 3 if some did not (listed and exported), 2 for wrong input.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from gpu_rag.errors import GpuRagError, InputError, StoreError
+from gpu_rag.pipeline import Progress, StageReport
+from gpu_rag.progress import JsonProgress, TerminalProgress
+
+EXIT_UNFINISHED = 3
+EXIT_WRONG_INPUT = 2
+EXIT_FAILURE = 1
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
+bench = typer.Typer(no_args_is_help=True, help="Benchmarks: ratios against a peer in the same run, the floor beside them.")
+app.add_typer(bench, name="bench")
+
+ConfigFiles = Annotated[list[Path] | None, typer.Option("--config", help="YAML file; repeatable, later ones win.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="key.key=value; repeatable, wins over files.")]
+Hardware = Annotated[str | None, typer.Option(help="Name of a file of configs/hardware.")]
+Address = Annotated[str | None, typer.Option(help="Ray cluster to run on, such as `auto`; default: this machine.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Only the first N documents or questions, for a trial run.")]
+RetryListed = Annotated[bool, typer.Option(help="Try rows again that have used up their attempts.")]
+
+
+@app.command()
+def index(
+    corpus: Annotated[Path, typer.Argument(help="A file, or a folder (corpus.jsonl in it, or texts).")],
+    out: Annotated[Path, typer.Option(help="INDEX folder; what is committed there is reused.")],
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    address: Address = None,
+    limit: Limit = None,
+    retry_listed: RetryListed = False,
+) -> None:
+    """Turn a corpus into a published, evidence-bound index."""
+    from gpu_rag.config import load_config
+    from gpu_rag.index.build import build_index
+
+    loaded = load_config(hardware=hardware, files=config or (), settings=settings or ())
+    with _progress() as progress:
+        result = build_index(
+            corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed
+        )
+    counts = result.generation.manifest["counts"]
+    typer.echo(
+        f"{counts['documents']} documents, {counts['chunks']} chunks, {counts['entities']} entities, "
+        f"{counts['relations']} relations, {counts['edges']} edges -> {out}"
+    )
+    _finish(out, result.reports, result.num_unfinished())
+
+
+@app.command()
+def answer(
+    questions: Annotated[Path, typer.Argument(help="JSONL or Parquet.")],
+    index: Annotated[Path, typer.Option(help="INDEX folder.")],
+    out: Annotated[Path, typer.Option(help="RUN folder; a rerun resumes it.")],
+    system: Annotated[str, typer.Option(help="Name of a file of configs/systems.")] = "embedded",
+    ablation: Annotated[str | None, typer.Option(help="Name of a file of configs/ablations.")] = None,
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    address: Address = None,
+    limit: Limit = None,
+    retry_listed: RetryListed = False,
+) -> None:
+    """Answer a file of questions over an index, with citations, or refuse."""
+    from gpu_rag.config import load_config
+    from gpu_rag.query.run import answer_questions
+    from gpu_rag.store import open_generation
+
+    built_with = open_generation(index, verify=False).manifest["config"]
+    loaded = load_config(
+        hardware=hardware,
+        system=system,
+        ablation=ablation,
+        files=config or (),
+        settings=settings or (),
+        base={"embed": built_with["embed"]},
+    )
+    with _progress() as progress:
+        result = answer_questions(
+            questions, index, out, loaded,
+            system=system, progress=progress, address=address, limit=limit, retry_listed=retry_listed,
+        )  # fmt: skip
+    outcomes = result.answers.column("outcome").to_pylist()
+    typer.echo(f"{outcomes.count('answered')} answered, {outcomes.count('refused')} refused -> {out / 'answers.parquet'}")
+    _finish(out, result.reports, result.num_unfinished())
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="RUN folder.")],
+    questions: Annotated[Path, typer.Option(help="The questions with their gold answers.")],
+) -> None:
+    """Write RUN/metrics.json and RUN/report.html, and print the metrics."""
+    from gpu_rag.evaluation.run import evaluate_folder
+
+    result = evaluate_folder(run, questions)
+    Console().print(result.table)
+    typer.echo(f"report: {result.report}")
+
+
+@app.command()
+def verify(
+    index: Annotated[Path, typer.Argument(help="INDEX folder.")],
+    hash_: Annotated[bool, typer.Option("--hash", help="Print the content hash as the last line.")] = False,
+) -> None:
+    """Check every file of the published generation against its manifest."""
+    from gpu_rag.store import open_generation
+
+    generation = open_generation(index)
+    files = sum(len(entry["files"]) for entry in generation.manifest["artifacts"].values())
+    typer.echo(f"{index}: generation {generation.manifest['id']}, {files} files match their checksums")
+    if hash_:
+        typer.echo(generation.content_hash)
+
+
+@app.command()
+def doctor() -> None:
+    """Say which backends are here and work."""
+    from gpu_rag.doctor import check_backends
+
+    failed = False
+    for name, works, detail in check_backends():
+        typer.echo(f"{'ok  ' if works else 'no  '} {name}: {detail}")
+        failed |= not works and name in ("encoder", "ray", "faiss", "bm25s", "numba")
+    if failed:
+        raise typer.Exit(EXIT_FAILURE)
+
+
+@bench.command("index")
+def bench_index(
+    corpus: Annotated[Path, typer.Argument(help="Folder with corpus.jsonl, openie.jsonl beside it if there is one.")],
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Repetitions; medians are reported.")] = 3,
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    limit: Limit = None,
+) -> None:
+    """Measure embedding against the float32 product rate of this machine and plain SentenceTransformer.encode."""
+    from gpu_rag.config import load_config
+    from gpu_rag.evaluation.bench_embed import bench_corpus
+
+    loaded = load_config(files=config or (), settings=settings or ())
+    figures = bench_corpus(corpus, loaded, repeats=repeats, limit=limit)
+    json_file.parent.mkdir(parents=True, exist_ok=True)
+    json_file.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    typer.echo(json.dumps(figures, indent=1, sort_keys=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; errors that a user can act on become one line and an exit code."""
+    level = os.environ.get("GPU_RAG_LOG", "WARNING").upper()
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("gpu_rag").setLevel(level)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    try:
+        app(args=list(arguments) if arguments is not None else None, prog_name="gpu-rag")
+    except (InputError, StoreError) as error:
+        _fail(error, EXIT_WRONG_INPUT)
+    except GpuRagError as error:
+        _fail(error, EXIT_FAILURE)
+
+
+def _fail(error: GpuRagError, code: int) -> None:
+    typer.echo(f"error: {error}", err=True)
+    sys.exit(code)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress]:
+    console = Console(stderr=True)
+    if console.is_terminal:
+        with TerminalProgress(console) as progress:
+            yield progress
+    else:
+        yield JsonProgress(sys.stdout)
+
+
+def _finish(out: Path, reports: Sequence[StageReport], num_unfinished: int) -> None:
+    """Export and list the rows that did not reach a final state, and exit with 3 if there are any."""
+    path = out / "unfinished.jsonl"
+    path.unlink(missing_ok=True)
+    if not num_unfinished:
+        return
+    rows: list[dict[str, Any]] = [{"stage": report.label} | row for report in reports for row in report.listed]
+    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    for row in rows[:10]:
+        typer.echo(f"{row['stage']} {row['row_id']}: {row['state']}: {row['reason']}", err=True)
+    typer.echo(f"{num_unfinished} rows did not reach a final state; all are listed in {path}; the same command tries them again", err=True)
+    raise typer.Exit(EXIT_UNFINISHED)

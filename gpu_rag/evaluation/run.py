@@ -1,0 +1,83 @@
+"""Evaluate a RUN folder: metrics.json and report.html, written into it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.table import Table
+
+from gpu_rag import schemas
+from gpu_rag.errors import StoreError
+from gpu_rag.evaluation.metrics import evaluate_run, per_question
+from gpu_rag.evaluation.passages import passages
+from gpu_rag.evaluation.report import write_report
+from gpu_rag.evaluation.terminal import metrics_table
+from gpu_rag.query.questions import read_questions
+from gpu_rag.schemas import TableSchema, check_table
+from gpu_rag.spans import source_text
+from gpu_rag.store import open_generation, read_json, write_json
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What `evaluate_folder` wrote and measured."""
+
+    metrics: dict[str, float | None]
+    table: Table
+    report: Path
+
+
+def evaluate_folder(run: Path, questions: Path) -> Evaluation:
+    """Evaluate the answers in a RUN folder against the gold in `questions`.
+
+    Raises:
+        StoreError: If the run is not finished, or its index is gone or has another content.
+        InputError: If the questions are not those of the run, naming ids.
+    """
+    run_info = read_json(run / "report.json")
+    answers, rankings, lineages = (_read(run, s) for s in (schemas.ANSWERS, schemas.RANKINGS, schemas.LINEAGES))
+    gold = read_questions(questions, run_info["limit"])
+    generation = open_generation(Path(run_info["index"]))
+    if generation.content_hash != run_info["index_content_hash"]:
+        raise StoreError(f"run {run} answered over another generation of index {generation.root}; answer again")
+    documents = generation.read(schemas.DOCUMENTS, ["doc_id", "title", "text"])
+    sources = {row["doc_id"]: source_text(row["title"], row["text"]) for row in documents.to_pylist()}
+    metrics = evaluate_run(gold, answers, rankings, lineages, sources.__getitem__)
+    metrics |= _stage_metrics(run_info)
+    write_json(run / "metrics.json", metrics)
+    write_report(
+        run / "report.html",
+        metrics=metrics,
+        per_question=per_question(gold, answers, rankings, lineages),
+        questions=gold,
+        answers=answers,
+        rankings=rankings,
+        lineages=lineages,
+        chunks=passages(generation.read(schemas.CHUNKS), lineages),
+        run_info=run_info,
+    )
+    return Evaluation(metrics, metrics_table(metrics, run_info), run / "report.html")
+
+
+def _stage_metrics(run_info: dict[str, Any]) -> dict[str, float | None]:
+    """Return what the stages counted besides rows, and the seconds of both pipelines."""
+    stages = {"index": run_info["index_stages"], "query": run_info["stages"]}
+    metrics: dict[str, float | None] = {
+        f"seconds_{name}": sum(stage["seconds"] for stage in reports) for name, reports in stages.items()
+    }
+    for stage in (*stages["index"], *stages["query"]):
+        for name, value in stage["metrics"].items():
+            metrics[f"{stage['label']}_{name}"] = value
+    return metrics
+
+
+def _read(run: Path, schema: TableSchema) -> pa.Table:
+    path = run / f"{schema.name}.parquet"
+    if not path.exists():
+        raise StoreError(f"{path} is missing: run `gpu-rag answer` to its end first")
+    try:
+        return check_table(pq.read_table(path).cast(schema.schema), schema)
+    except (OSError, pa.ArrowException) as error:
+        raise StoreError(f"{path} cannot be read: {error}") from error

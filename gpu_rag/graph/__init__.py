@@ -1,0 +1,21 @@
+"""Graph operators as pure array code: CSR graphs, batched personalized PageRank, top-k of a node range.
+
+Needs torch and numpy; numba is imported at the first PageRank on a CPU.
+"""
+
+from gpu_rag.graph.csr import CsrGraph, build_csr, read_csr, save_csr
+from gpu_rag.graph.pagerank import PageRankResult, SeedFlag, SparseReset, personalized_pagerank
+from gpu_rag.graph.topk import TopK, topk_in_range
+
+__all__ = [
+    "CsrGraph",
+    "PageRankResult",
+    "SeedFlag",
+    "SparseReset",
+    "TopK",
+    "build_csr",
+    "personalized_pagerank",
+    "read_csr",
+    "save_csr",
+    "topk_in_range",
+]

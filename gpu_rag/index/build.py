@@ -1,0 +1,144 @@
+"""The index pipeline: a corpus in, a published generation out.
+
+The order of the stages stands in `INDEX`. Whatever an earlier run, killed or finished, has committed in the INDEX folder is
+not computed again; another corpus or config makes a new generation there.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpu_rag import __version__, schemas
+from gpu_rag.config import INDEX_SECTIONS, Config
+from gpu_rag.engines.encoder import encoder_identity, open_encoder
+from gpu_rag.engines.workers import WorkerPool
+from gpu_rag.ids import content_hash
+from gpu_rag.index import s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
+from gpu_rag.index.s01_ingest import Corpus, read_corpus
+from gpu_rag.pipeline import Executor, Progress, StageReport
+from gpu_rag.stage import NoConfig, RowStage, Stage
+from gpu_rag.store import (
+    Artifact,
+    ArtifactStore,
+    Generation,
+    publish_generation,
+    state_counts,
+    table_hash,
+    write_json,
+    writer_lock,
+)
+
+INDEX: tuple[Stage, ...] = (
+    s03_chunk.STAGE,
+    s04_extract.STAGE,
+    s05_embed.STAGE,
+    s06_govern.STAGE,
+    s07_graph.STAGE,
+    s10_publish.STAGE,
+)
+_INGEST = "01_ingest"
+_SCHEMAS = {schema.name: schema for stage in INDEX for schema in stage.writes} | {
+    schema.name: schema for schema in (schemas.DOCUMENTS, schemas.RECORDED_CHUNKS, schemas.RECORDED_EXTRACTION)
+}
+
+
+@dataclass(frozen=True)
+class IndexResult:
+    """A published generation and what every stage did."""
+
+    generation: Generation
+    reports: tuple[StageReport, ...]
+
+    def num_unfinished(self) -> int:
+        """Return how many rows of all stages did not reach a final state."""
+        return sum(report.num_unfinished() for report in self.reports)
+
+
+def build_index(
+    corpus: Path,
+    out: Path,
+    config: Config,
+    *,
+    progress: Progress,
+    address: str | None = None,
+    limit: int | None = None,
+    retry_listed: bool = False,
+) -> IndexResult:
+    """Index a corpus into the folder `out`, reusing what is committed there, and publish the generation.
+
+    Args:
+        corpus: A file, or a folder (see `s01_ingest`).
+        out: INDEX folder, made if missing.
+        config: Sections `INDEX_SECTIONS` decide the content; `run` the width.
+        progress: Receives stage events.
+        address: Ray cluster; None starts Ray on this machine.
+        limit: Read only the first documents, for a trial run.
+        retry_listed: Try rows again that have used up their attempts.
+
+    Raises:
+        InputError: On a malformed corpus, naming file and line.
+        StoreError: If another process writes `out`.
+    """
+    with writer_lock(out):
+        source = read_corpus(corpus, config.ingest, limit)
+        ingest = _ingest_report(source)
+        progress.stage_finished(ingest)
+        identity = encoder_identity(config.embed.encoder)
+        openers = {"encoder": partial(open_encoder, config.embed.encoder)}
+        with WorkerPool(config.run, openers, address) as pool:
+            executor = Executor(out, pool, config.run, {"encoder": identity}, progress, retry_listed)
+            artifacts, reports, counts = _run_stages(executor, source, config)
+        generation = publish_generation(
+            out,
+            artifacts,
+            config=config.sections(INDEX_SECTIONS),
+            encoder={"model": config.embed.encoder.model, "identity": identity},
+            corpus_hash=table_hash(source.documents, schemas.DOCUMENTS),
+            counts=counts,
+            code_version=__version__,
+        )
+        result = IndexResult(generation, (ingest, *reports))
+        write_json(out / "report.json", {"stages": [report.as_dict() for report in result.reports]})
+        return result
+
+
+def _run_stages(
+    executor: Executor, source: Corpus, config: Config
+) -> tuple[dict[str, Artifact], list[StageReport], dict[str, int]]:
+    tables: dict[str, pa.Table] = {
+        "documents": source.documents,
+        "recorded_chunks": source.recorded_chunks,
+        "recorded_extraction": source.recorded_extraction,
+    }
+    artifacts = {_INGEST: _keep_documents(executor.root, source.documents)}
+    hashes: dict[str, str] = {}
+    reports = []
+    for stage in INDEX:
+        section = getattr(config, stage.name, NoConfig())
+        if isinstance(stage, RowStage):
+            outputs, report = executor.rows(stage, section, tables)
+            artifacts[stage.label] = executor.keep(stage, outputs)
+        else:
+            inputs = [hashes.setdefault(name, table_hash(tables[name], _SCHEMAS[name])) for name in stage.reads]
+            input_hash = content_hash("inputs", executor.identities["encoder"], *inputs)
+            outputs, artifacts[stage.label], report = executor.tables(stage, section, tables, input_hash)
+        tables |= outputs
+        reports.append(report)
+    counts = {str(row["table"]): int(row["rows"]) for row in tables["counts"].to_pylist()}
+    return artifacts, reports, counts
+
+
+def _keep_documents(root: Path, documents: pa.Table) -> Artifact:
+    store = ArtifactStore(root)
+    key = table_hash(documents, schemas.DOCUMENTS)
+    return store.find(_INGEST, key) or store.write(_INGEST, key, {"documents": documents}, (schemas.DOCUMENTS,))
+
+
+def _ingest_report(source: Corpus) -> StageReport:
+    states = state_counts(source.documents.column("state").to_pylist())
+    rows = source.documents.num_rows
+    metrics: dict[str, Any] = {"duplicates": float(rows - source.documents.column("duplicate_of").null_count)}
+    return StageReport(_INGEST, rows=rows, distinct=rows, computed=rows, states=states, metrics=metrics)

@@ -1,0 +1,145 @@
+"""The graph of one system: which of the index's edges it walks, and with which weights.
+
+The index keeps every arc with its governance decision; a view chooses among them. Nodes are the chunks, then the entities, each
+in id order, isolated ones included, so a chunk's row is its node.
+Source: HippoRAG 2 (papers/README.md) for edges between phrases and for phrases of equal ASCII form.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat
+
+from gpu_rag.graph import CsrGraph, build_csr
+from gpu_rag.spans import ascii_phrase
+
+
+class EdgeWeights(BaseModel):
+    """Factor on the weight of each kind of edge; 0 leaves the kind out.
+
+    Attributes:
+        relation: Times the number of relations that name the pair.
+        passage_entity: Times 1, between a passage and each end of its relations (co-mentions are none).
+        passage_name: Times 1 / log2(1 + document frequency), between a passage and each name found in it.
+        synonym: Times the cosine of the two names.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    relation: NonNegativeFloat = 2.0
+    passage_entity: NonNegativeFloat = 1.0
+    passage_name: NonNegativeFloat = 0.0
+    synonym: NonNegativeFloat = 2.0
+
+
+class GraphViewConfig(BaseModel):
+    """Which edges a system walks; the defaults are HippoRAG 2's.
+
+    Attributes:
+        graph: `raw`: everything that was extracted; `governed`: only what governance accepted.
+        phrase_form: `ascii`: entities of equal `spans.ascii_phrase` are one node; an entity whose phrase is emptied stays its
+            own. `unicode`: one node per entity.
+        weights: Per kind of edge.
+        synonym_replaces_relation: Where a pair is related and synonymous, the synonym's weight stands alone; else they add up.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    graph: Literal["raw", "governed"] = "raw"
+    phrase_form: Literal["unicode", "ascii"] = "unicode"
+    weights: EdgeWeights = EdgeWeights()
+    synonym_replaces_relation: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Edges:
+    """Edges of one kind, as `schemas.EDGES` has them.
+
+    Attributes:
+        source: int64 (E,), chunk rows for passage edges, else entity rows.
+        target: int64 (E,), entity rows.
+        count: int64 (E,), units behind the edge.
+        accepted: int64 (E,), of these accepted by governance.
+        weight: float32 (E,).
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    count: np.ndarray
+    accepted: np.ndarray
+    weight: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class GraphView:
+    """A system's graph.
+
+    Attributes:
+        graph: Undirected; nodes [0, C) are the chunks.
+        entity_nodes: int64 (M,), the node of each entity.
+        num_passages: int64 (N,), passages whose relations name the node; 0 for chunks.
+    """
+
+    graph: CsrGraph
+    entity_nodes: np.ndarray
+    num_passages: np.ndarray
+
+
+def build_graph_view(
+    config: GraphViewConfig, num_chunks: int, entity_names: Sequence[str], edges: Mapping[str, Edges]
+) -> GraphView:
+    """Return the view; edges of one kind that fall on one pair of nodes are united, the kinds of one pair summed.
+
+    Args:
+        config: What to walk.
+        num_chunks: C.
+        entity_names: Name of each of M entities.
+        edges: By kind: relation, passage_entity, passage_name, synonym.
+    """
+    num_nodes = num_chunks + len(entity_names)
+    entity_nodes = num_chunks + _representatives(entity_names, config.phrase_form)
+    pairs = {kind: _pairs(kind, kind_edges, entity_nodes, num_nodes, config.graph) for kind, kind_edges in edges.items()}
+    num_passages = np.bincount(pairs["passage_entity"][0] % max(num_nodes, 1), minlength=num_nodes)
+    if config.synonym_replaces_relation and config.weights.synonym > 0:
+        related, counts = pairs["relation"]
+        alone = ~np.isin(related, pairs["synonym"][0])
+        pairs["relation"] = related[alone], counts[alone]
+    keys = np.concatenate([keys for _, (keys, _) in sorted(pairs.items())])
+    weights = [getattr(config.weights, kind) * values for kind, (_, values) in sorted(pairs.items())]
+    low, high = keys // max(num_nodes, 1), keys % max(num_nodes, 1)
+    return GraphView(
+        graph=build_csr(num_nodes, low, high, np.concatenate(weights), undirected=True),
+        entity_nodes=entity_nodes,
+        num_passages=num_passages.astype(np.int64),
+    )
+
+
+def _pairs(kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, graph: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct pairs of nodes as sorted keys low * N + high, int64 (P,), and their values float64 (P,); no loops.
+
+    Relations of a pair are counted; of passage edges and synonyms that fall on one pair the heaviest stands.
+    """
+    units = edges.accepted if graph == "governed" else edges.count
+    target = entity_nodes[edges.target]
+    source = edges.source if kind.startswith("passage") else entity_nodes[edges.source]
+    used = (units > 0) & (source != target)
+    low, high = np.minimum(source, target)[used], np.maximum(source, target)[used]
+    pairs, place = np.unique(low * num_nodes + high, return_inverse=True)
+    values = np.zeros(len(pairs))
+    if kind == "relation":
+        np.add.at(values, place, units[used])
+    else:
+        np.maximum.at(values, place, edges.weight[used])
+    return pairs, values
+
+
+def _representatives(names: Sequence[str], form: str) -> np.ndarray:
+    """Return for each entity the row of the first entity that shares its node: its own unless `form` is `ascii`."""
+    rows = np.arange(len(names), dtype=np.int64)
+    if form == "ascii":
+        first: dict[str, int] = {}
+        for row, name in enumerate(names):
+            phrase = ascii_phrase(name)
+            if phrase:  # else one node would unite all names in other scripts
+                rows[row] = first.setdefault(phrase, row)
+    return rows

@@ -1,0 +1,316 @@
+"""What a query worker holds: one index generation as arrays.
+
+Rows of a type are in id order, so a row number is an id's rank and equal scores are ordered by row. What costs time or memory
+(vectors, BM25, the gazetteer, graph views) is made at its first use and kept.
+"""
+
+import functools
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag import schemas
+from gpu_rag.engines.lexical import LexicalIndex
+from gpu_rag.engines.vector_index import VectorIndex
+from gpu_rag.errors import InputError
+from gpu_rag.names import Gazetteer, without_parenthesis
+from gpu_rag.query.graph_view import Edges, GraphView, GraphViewConfig, build_graph_view
+from gpu_rag.schemas import TableSchema
+from gpu_rag.spans import body_start, normal_form, source_text
+from gpu_rag.store import open_generation
+
+TABLES: tuple[TableSchema, ...] = (
+    schemas.DOCUMENTS, schemas.CHUNKS, schemas.SENTENCES, schemas.VECTORS, schemas.EMBEDDINGS, schemas.ENTITIES,
+    schemas.RELATIONS, schemas.FACTS, schemas.LINKS, schemas.EDGES,
+)  # fmt: skip
+EDGE_KINDS = ("relation", "passage_entity", "passage_name", "synonym")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Lexical:
+    """BM25 over the chunks (title + newline + text) and over the sentences ("title: sentence")."""
+
+    chunks: LexicalIndex
+    sentences: LexicalIndex
+
+
+class Repository:
+    """One opened generation; C chunks, S sentences, M entities, F facts, L links, D the dimension of vectors.
+
+    Attributes:
+        chunk_ids: C ids, sorted; `chunk_index` gives the row of an id.
+        chunk_doc_ids: C document ids.
+        chunk_titles: C titles, "" where the document has none.
+        chunk_texts: C texts, slices of the documents' source texts.
+        chunk_starts: int64 (C,), offsets in the source text; `chunk_ends` likewise.
+        sentence_indptr: int64 (C + 1,): the sentences of chunk c are the rows indptr[c]:indptr[c + 1], in reading order.
+        sentence_texts: S texts.
+        sentence_starts: int64 (S,), offsets in the source text; `sentence_ends` likewise.
+        sentence_chunks: int64 (S,), chunk rows.
+        entity_ids: M ids, sorted.
+        entity_names: M names.
+        fact_ids: F ids, sorted.
+        fact_subject: int64 (F,), entity rows; `fact_object` likewise.
+        fact_accepted: bool (F,), whether governance accepted a relation that states the fact.
+        link_indptr: int64 (C + 1,): the links of chunk c, by (start, end, entity).
+        link_entities: int64 (L,), entity rows.
+        link_starts: int64 (L,), offsets in the source text; `link_ends` likewise.
+        num_chunks_of_entity: int64 (M,), chunks with a link to the entity (document frequency).
+    """
+
+    def __init__(self, tables: Mapping[str, pa.Table]) -> None:
+        """Hold the tables named in `TABLES`, which reference one another (see `from_tables`)."""
+        self._tables = {schema.name: tables[schema.name] for schema in TABLES}
+        self._views: dict[GraphViewConfig, GraphView] = {}
+        self._lexical: dict[tuple[float, float], Lexical] = {}
+        self._load_chunks()
+        self._load_sentences()
+        self._load_entities()
+        self._load_links()
+
+    @classmethod
+    def from_tables(cls, tables: Mapping[str, pa.Table]) -> "Repository":
+        """Return a repository over tables of `gpu_rag.schemas`, in any row order.
+
+        Raises:
+            InputError: If a table refers to an id that its target lacks, naming table, column and id.
+        """
+        return cls(tables)
+
+    @classmethod
+    def open(cls, index_path: str | Path, *, verify: bool = False) -> "Repository":
+        """Return the repository of an index folder's current generation.
+
+        Raises:
+            StoreError: If there is none, or if it is damaged.
+        """
+        generation = open_generation(Path(index_path), verify=verify)
+        return cls({schema.name: generation.read(schema) for schema in TABLES})
+
+    def source_text(self, doc_id: str) -> str:
+        """Return the text that all offsets of a document count in.
+
+        Raises:
+            InputError: If there is no such document.
+        """
+        if doc_id not in self._document_rows:
+            raise InputError(f"table documents has no doc_id {doc_id!r}")
+        return self._source_text(self._document_rows[doc_id])
+
+    def find_names(self, text: str) -> list[tuple[int, int, int]]:
+        """Return (start, end, entity row) of the linked entities whose names stand in the text, the longest at each place."""
+        gazetteer, owners = self._gazetteer
+        return sorted({(start, end, owners[name]) for start, end, name in gazetteer.find(text)})
+
+    @functools.cached_property
+    def chunk_vectors(self) -> np.ndarray:
+        """Embeddings of title + newline + text, float32 (C, D)."""
+        return self._vectors("chunk", self.chunk_ids)
+
+    @functools.cached_property
+    def sentence_vectors(self) -> np.ndarray:
+        """Embeddings of "title: sentence", float32 (S, D)."""
+        return self._vectors("sentence", self._sentence_ids)
+
+    @functools.cached_property
+    def fact_vectors(self) -> np.ndarray:
+        """Embeddings of the facts' texts, float32 (F, D)."""
+        return self._vectors("fact", self.fact_ids)
+
+    @functools.cached_property
+    def chunk_search(self) -> VectorIndex:
+        """Exact search over `chunk_vectors`."""
+        return VectorIndex(self.chunk_vectors)
+
+    @functools.cached_property
+    def sentence_search(self) -> VectorIndex:
+        """Exact search over `sentence_vectors`."""
+        return VectorIndex(self.sentence_vectors)
+
+    @functools.cached_property
+    def fact_search(self) -> VectorIndex:
+        """Exact search over `fact_vectors`."""
+        return VectorIndex(self.fact_vectors)
+
+    @property
+    def lexical(self) -> Lexical:
+        """BM25 with k1 1.5 and b 0.75."""
+        return self.lexical_with(1.5, 0.75)
+
+    def lexical_with(self, k1: float, b: float) -> Lexical:
+        """Return BM25 over chunks and sentences with these constants, built once."""
+        if (k1, b) not in self._lexical:
+            titles = (self.chunk_titles[chunk] for chunk in self.sentence_chunks)
+            sentences = [f"{t}: {s}" if t else s for t, s in zip(titles, self.sentence_texts, strict=True)]
+            self._lexical[k1, b] = Lexical(
+                LexicalIndex(self._titled_chunks(), k1=k1, b=b), LexicalIndex(sentences, k1=k1, b=b)
+            )
+        return self._lexical[k1, b]
+
+    def graph_view(self, config: GraphViewConfig) -> GraphView:
+        """Return the graph that a system walks, built once."""
+        if config not in self._views:
+            edges = {kind: self._edges(kind) for kind in EDGE_KINDS}
+            self._views[config] = build_graph_view(config, len(self.chunk_ids), self.entity_names, edges)
+        return self._views[config]
+
+    def _load_chunks(self) -> None:
+        documents = self._tables["documents"]
+        doc_ids = documents.column("doc_id").to_pylist()
+        self._document_rows = {doc_id: row for row, doc_id in enumerate(doc_ids)}
+        chunks = self._tables["chunks"].sort_by("chunk_id")
+        self.chunk_ids: list[str] = chunks.column("chunk_id").to_pylist()
+        self.chunk_index = {chunk_id: row for row, chunk_id in enumerate(self.chunk_ids)}
+        self.chunk_doc_ids: list[str] = chunks.column("doc_id").to_pylist()
+        self.chunk_titles: list[str] = chunks.column("title").to_pylist()
+        self.chunk_texts: list[str] = chunks.column("text").to_pylist()
+        self.chunk_starts, self.chunk_ends = _int64(chunks, "start"), _int64(chunks, "end")
+        _rows_of(chunks, "chunks", "doc_id", doc_ids)
+
+    def _load_sentences(self) -> None:
+        sentences = self._tables["sentences"]
+        chunk = _rows_of(sentences, "sentences", "chunk_id", self.chunk_ids)
+        order = np.lexsort((_int64(sentences, "order"), chunk))
+        sentences = sentences.take(pa.array(order))
+        self.sentence_chunks = chunk[order]
+        self.sentence_indptr = _indptr(self.sentence_chunks, len(self.chunk_ids))
+        self._sentence_ids: list[str] = sentences.column("sentence_id").to_pylist()
+        self.sentence_texts: list[str] = sentences.column("text").to_pylist()
+        self.sentence_starts, self.sentence_ends = _int64(sentences, "start"), _int64(sentences, "end")
+
+    def _load_entities(self) -> None:
+        entities = self._tables["entities"].sort_by("entity_id")
+        self._entities = entities
+        self.entity_ids: list[str] = entities.column("entity_id").to_pylist()
+        self.entity_names: list[str] = entities.column("name").to_pylist()
+        self.fact_ids: list[str] = self._tables["facts"].sort_by("fact_id").column("fact_id").to_pylist()
+        relations = self._tables["relations"].sort_by("relation_id")
+        facts = pc.index_in(relations.column("fact_id"), value_set=pa.array(self.fact_ids, schemas.STRING))
+        relations = relations.filter(facts.is_valid())  # a co-mention states no fact
+        stated, first, fact = np.unique(facts.drop_null().to_numpy(), return_index=True, return_inverse=True)
+        if len(stated) != len(self.fact_ids):
+            unstated = np.setdiff1d(np.arange(len(self.fact_ids)), stated)
+            raise InputError(f"table facts, column fact_id: no relation states {self.fact_ids[unstated[0]]}")
+        self.fact_subject = _rows_of(relations, "relations", "subject_id", self.entity_ids)[first]
+        self.fact_object = _rows_of(relations, "relations", "object_id", self.entity_ids)[first]
+        accepted = _flags(pc.equal(relations.column("decision"), "accept"))
+        self.fact_accepted = np.bincount(fact, weights=accepted, minlength=len(self.fact_ids)) > 0
+
+    def _load_links(self) -> None:
+        links = self._tables["links"]
+        chunk = _rows_of(links, "links", "chunk_id", self.chunk_ids)
+        entity = _rows_of(links, "links", "entity_id", self.entity_ids)
+        start, end = _int64(links, "start"), _int64(links, "end")
+        order = np.lexsort((entity, end, start, chunk))
+        self.link_indptr = _indptr(chunk[order], len(self.chunk_ids))
+        self.link_entities, self.link_starts, self.link_ends = entity[order], start[order], end[order]
+        pairs = np.unique(entity * max(len(self.chunk_ids), 1) + chunk)
+        self.num_chunks_of_entity = np.bincount(
+            pairs // max(len(self.chunk_ids), 1), minlength=len(self.entity_ids)
+        ).astype(np.int64)
+
+    def _edges(self, kind: str) -> Edges:
+        edges = self._tables["edges"]
+        edges = edges.filter(pc.equal(edges.column("kind"), kind))
+        source_ids = self.chunk_ids if kind.startswith("passage") else self.entity_ids
+        return Edges(
+            source=_rows_of(edges, "edges", "source_id", source_ids),
+            target=_rows_of(edges, "edges", "target_id", self.entity_ids),
+            count=_int64(edges, "count"),
+            accepted=_int64(edges, "accepted"),
+            weight=edges.column("weight").to_numpy(),
+        )
+
+    def _vectors(self, kind: str, item_ids: list[str]) -> np.ndarray:
+        """Return one row per item; an item whose embedding failed has a zero vector, which is similar to nothing.
+
+        Raises:
+            InputError: If items of this kind were not embedded at all, or if vectors differ in length.
+        """
+        embeddings, vectors = self._tables["embeddings"], self._tables["vectors"]
+        embeddings = embeddings.filter(pc.equal(embeddings.column("kind"), kind))
+        if item_ids and not embeddings.num_rows:
+            raise InputError(f"table embeddings holds none of kind {kind!r}; index with it in embed.kinds")
+        lengths = pc.unique(pc.list_value_length(vectors.column("vector"))).to_pylist()
+        if len(lengths) > 1:
+            raise InputError(f"table vectors, column vector: lengths {sorted(lengths)}, expected one length")
+        dim = lengths[0] if lengths else 0
+        flat = [part.flatten().to_numpy() for part in vectors.column("vector").chunks]
+        matrix = (flat[0] if len(flat) == 1 else np.concatenate([np.empty(0, np.float32), *flat])).reshape(-1, dim or 1)
+        vector_rows = _rows_of(embeddings, "embeddings", "vector_id", vectors.column("vector_id"))
+        embedded = pc.index_in(pa.array(item_ids, schemas.STRING), value_set=embeddings.column("item_id").combine_chunks())
+        missing = _flags(embedded.is_null())
+        rows = vector_rows[embedded.fill_null(0).to_numpy()] if len(vector_rows) else np.empty(0, np.int64)
+        items = matrix[rows].reshape(len(item_ids), dim)
+        if missing.any():
+            _log.warning("%d of %d items of kind %s have no embedding; they count as similar to nothing", missing.sum(), len(items), kind)
+            items[missing] = 0
+        return items
+
+    def _source_text(self, row: int) -> str:
+        documents = self._tables["documents"]
+        return source_text(documents.column("title")[row].as_py(), documents.column("text")[row].as_py())
+
+    def _titled_chunks(self) -> list[str]:
+        """Return the chunks' texts, each after its title unless it begins with it."""
+        documents = self._tables["documents"]
+        bodies = [body_start(t, x) for t, x in zip(*(documents.column(c).to_pylist() for c in ("title", "text")), strict=True)]
+        texts = []
+        for row, (title, text) in enumerate(zip(self.chunk_titles, self.chunk_texts, strict=True)):
+            holds_title = self.chunk_starts[row] < bodies[self._document_rows[self.chunk_doc_ids[row]]]
+            texts.append(text if holds_title else source_text(title, text))
+        return texts
+
+    @functools.cached_property
+    def _gazetteer(self) -> tuple[Gazetteer, list[int]]:
+        """The lookup of names in questions, and the entity row of each of its forms.
+
+        It holds what the index looks for in every chunk: titles, names of two or more words, and one-word names of two or more
+        chunks. A single word that one chunk alone has is as often a capitalised common word as a name.
+        """
+        titles = set(self.chunk_titles)
+        titled = {normal_form(form) for title in titles for form in (title, without_parenthesis(title))}
+        columns = (self._entities.column(name).to_pylist() for name in ("normal_form", "names", "num_chunks"))
+        forms, owners = [], []
+        for row, (form, names, num_chunks) in enumerate(zip(*columns, strict=True)):
+            known = form in titled or num_chunks > 1 or len(form.split()) > 1
+            if known and self.num_chunks_of_entity[row]:
+                forms += names
+                owners += [row] * len(names)
+        return Gazetteer(forms), owners
+
+
+def _rows_of(table: pa.Table, table_name: str, column_name: str, ids: list[str] | pa.ChunkedArray) -> np.ndarray:
+    """Return the row among `ids` of each value of a column, int64.
+
+    Raises:
+        InputError: Naming the first value that is not among them.
+    """
+    values = table.column(column_name)
+    known = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else pa.array(ids, schemas.STRING)
+    rows = pc.index_in(values, value_set=known)
+    if rows.null_count:
+        bad = values[pc.index(pc.is_null(rows), True).as_py()].as_py()
+        raise InputError(f"table {table_name}, column {column_name}: {bad!r} is in no row of the table it refers to")
+    return rows.to_numpy().astype(np.int64)
+
+
+def _int64(table: pa.Table, column_name: str) -> np.ndarray:
+    return table.column(column_name).to_numpy().astype(np.int64)
+
+
+def _flags(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()).astype(bool)
+
+
+def _indptr(rows: np.ndarray, num_rows: int) -> np.ndarray:
+    """Return offsets int64 (num_rows + 1,) of sorted row numbers."""
+    indptr = np.zeros(num_rows + 1, dtype=np.int64)
+    np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
+    return indptr

@@ -1,0 +1,158 @@
+"""The query pipeline: questions in, answers with citations, or refusals, out.
+
+The order of the stages stands in `QUERY`. A RUN folder belongs to one index, one config and one question file; a rerun with
+the same three resumes it, anything else is refused by name.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from gpu_rag import __version__, schemas
+from gpu_rag.config import QUERY_SECTIONS, Config
+from gpu_rag.engines.encoder import encoder_identity, open_encoder
+from gpu_rag.engines.workers import WorkerPool
+from gpu_rag.errors import ConfigError
+from gpu_rag.ids import content_hash
+from gpu_rag.pipeline import Executor, Progress, StageReport
+from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
+from gpu_rag.query.outputs import answer_table, lineage_table, ranking_table
+from gpu_rag.query.questions import read_questions
+from gpu_rag.query.repository import open_repository
+from gpu_rag.stage import RowStage
+from gpu_rag.store import Generation, open_generation, read_json, table_hash, write_json, write_parquet, writer_lock
+
+QUERY: tuple[RowStage, ...] = (
+    s01_demand.STAGE,
+    s03_retrieve.STAGE,
+    s04_merge.STAGE,
+    s05_select.STAGE,
+    s06_ground.STAGE,
+    s07_suffice.STAGE,
+    s08_answer.STAGE,
+)
+
+
+@dataclass(frozen=True)
+class AnswerResult:
+    """The tables of a run and what every stage did."""
+
+    answers: pa.Table
+    rankings: pa.Table
+    reports: tuple[StageReport, ...]
+
+    def num_unfinished(self) -> int:
+        """Return how many questions did not reach a final state."""
+        return sum(state not in schemas.FINAL_STATES for state in self.answers.column("state").to_pylist())
+
+
+def answer_questions(
+    questions: Path,
+    index: Path,
+    out: Path,
+    config: Config,
+    *,
+    system: str,
+    progress: Progress,
+    address: str | None = None,
+    limit: int | None = None,
+    retry_listed: bool = False,
+) -> AnswerResult:
+    """Answer a question file over an index and write the RUN folder.
+
+    Args:
+        questions: JSONL or Parquet (see `query.questions`).
+        index: INDEX folder; every file of its generation is checked before it is used.
+        out: RUN folder, made if missing.
+        config: Sections `QUERY_SECTIONS` decide the answers; `embed.encoder` must be the index's own.
+        system: Name for reports.
+        progress: Receives stage events.
+        address: Ray cluster; None starts Ray on this machine.
+        limit: Answer only the first questions, for a trial run.
+        retry_listed: Try rows again that have used up their attempts.
+
+    Raises:
+        InputError: On malformed questions, naming file and line.
+        ConfigError: If `out` belongs to another index, config or question file, or the encoder is not the index's.
+        StoreError: If an artifact of the index is missing or altered.
+    """
+    asked = read_questions(questions, limit)
+    generation = open_generation(index)
+    identity = _check_encoder(generation, config)
+    with writer_lock(out):
+        binding = {
+            "index": generation.content_hash,
+            "config": config.hash(QUERY_SECTIONS),
+            "questions": table_hash(asked, schemas.QUESTIONS),
+        }
+        _bind(out, binding)
+        openers = {
+            "encoder": partial(open_encoder, config.embed.encoder),
+            "repository": partial(open_repository, index, generation.manifest["id"]),
+        }
+        identities = {"encoder": identity, "repository": generation.content_hash}
+        tables = {"questions": asked}
+        reports = []
+        with WorkerPool(config.run, openers, address) as pool:
+            executor = Executor(out, pool, config.run, identities, progress, retry_listed)
+            for stage in QUERY:
+                outputs, report = executor.rows(stage, getattr(config, stage.name), tables)
+                tables |= outputs
+                reports.append(report)
+        result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports))
+        write_parquet(out / "answers.parquet", result.answers)
+        write_parquet(out / "rankings.parquet", result.rankings)
+        write_parquet(out / "lineages.parquet", lineage_table(tables))
+        write_json(out / "report.json", _run_info(generation, config, system, result.reports, limit))
+        return result
+
+
+def _check_encoder(generation: Generation, config: Config) -> str:
+    """Return the encoder's identity, which must be the one that the index was built with."""
+    built = generation.manifest["encoder"]
+    identity = encoder_identity(config.embed.encoder)
+    if identity != built["identity"]:
+        raise ConfigError(
+            f"index {generation.root} was embedded with {built['model']!r} ({built['identity']}), the config asks for "
+            f"{config.embed.encoder.model!r} ({identity}); use the same encoder, or index the corpus again with this one"
+        )
+    return identity
+
+
+def _bind(out: Path, binding: dict[str, str]) -> None:
+    """Tie the RUN folder to its index, config and questions, or refuse it if it is tied to others."""
+    path = out / "run.json"
+    if not path.exists():
+        write_json(path, binding)
+        return
+    bound = read_json(path)
+    names = {"index": "another index", "config": "another config", "questions": "another question file"}
+    other = [text for key, text in names.items() if bound.get(key) != binding[key]]
+    if other:
+        raise ConfigError(f"run folder {out} belongs to {' and '.join(other)}; choose another --out")
+
+
+def _run_info(
+    generation: Generation, config: Config, system: str, reports: tuple[StageReport, ...], limit: int | None
+) -> dict[str, Any]:
+    """Return what identifies and accounts for the run: printed in reports, never read back by a stage."""
+    index_report = generation.root / "report.json"
+    return {
+        "system": system,
+        "code_version": __version__,
+        "config_hash": config.hash(QUERY_SECTIONS),
+        "config": config.sections(QUERY_SECTIONS),
+        "index_config": generation.manifest["config"],
+        "index_content_hash": generation.content_hash,
+        "index_counts": generation.manifest["counts"],
+        "corpus_hash": generation.manifest["corpus_hash"],
+        "encoder": generation.manifest["encoder"],
+        "run_hash": content_hash("run", generation.content_hash, config.hash(QUERY_SECTIONS)),
+        "limit": limit,
+        "index": str(generation.root),
+        "stages": [report.as_dict() for report in reports],
+        "index_stages": read_json(index_report)["stages"] if index_report.exists() else [],
+    }

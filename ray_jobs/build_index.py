@@ -1,0 +1,11 @@
+"""Ray job: build an index on the cluster it is submitted to.
+
+    ray job submit -- python ray_jobs/build_index.py ARGUMENTS OF `gpu-rag index`
+"""
+
+import sys
+
+from gpu_rag.cli import main
+
+if __name__ == "__main__":
+    main(["index", "--address", "auto", *sys.argv[1:]])

@@ -1,7 +1,7 @@
 """Identifiers: every id is derived from content, or is the user's own document id.
 
-No uuid, clock, position in a file or block number enters an id, so the same input gives the same ids on every machine and
-in every order of arrival. Hashes are BLAKE2b with 128 bits, written as 32 hexadecimal digits.
+No uuid, clock, position in a file or block number enters an id, so the same input gives the same ids on every machine
+and in every order of arrival. Hashes are BLAKE2b with 128 bits, written as 32 hexadecimal digits.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ def canonical_json(value: Any) -> str:
 
 
 def chunk_id(doc_id: str, text: str, occurrence: int) -> str:
-    """Return the id of a chunk: its document, its text, and which of the document's equal texts it is (0 for the first).
+    """Return the id of a chunk: its document, its text, and which of the document's equal texts it is (first: 0).
 
     Offsets stay out, so that a sentence inserted before a chunk does not rename it.
     """

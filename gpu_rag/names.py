@@ -1,20 +1,20 @@
 """Names without a model: capitalised spans, dates, and longest-match lookup of known names.
 
-Shared by the index (mentions, links) and the query side (names of a question). Pure Python; offsets count code points of the
-text given. What is returned is always the text's own slice.
+Shared by the index (mentions, links) and the query side (names of a question). Pure Python; offsets count code points
+of the text given. What is returned is always the text's own slice.
 
-Scripts: capitals decide wherever a script has them (Latin, Greek, Cyrillic, Armenian ...). A run of a script without capitals
-(Chinese, Arabic, Hindi ...) inside a text that has them is taken as a name; in a text written mostly in such a script nothing
-marks a name but quotation marks and brackets, so only what stands in those is taken.
+Scripts: capitals decide wherever a script has them (Latin, Greek, Cyrillic, Armenian ...). A run of a script without
+capitals (Chinese, Arabic, Hindi ...) inside a text that has them is taken as a name; in a text written mostly in such a
+script nothing marks a name but quotation marks and brackets, so only what stands in those is taken.
 """
 
 import itertools
 import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gpu_rag.spans import normal_form
+from gpu_rag.words import CASELESS, FUNCTION_WORDS, MARKS, PART, UNSPACED
 
 
 class NameSpan(NamedTuple):
@@ -26,40 +26,21 @@ class NameSpan(NamedTuple):
     type: str
 
 
-FUNCTION_WORDS = frozenset(
-    """
-    a about above after again against ago all almost along already also although always am among an and another any anyone
-    anything are around as at away be became because become been before began being below beneath beside besides between beyond
-    both but by can could despite did do does doing done down due during each either else ever every everyone everything except
-    few finally first following for former from further had has have having he hence her here hers herself him himself his how
-    however i if in including indeed initially inside instead into is it its itself just last later latter less like likewise
-    located many may me meanwhile might more moreover most mostly much must my near nearly neither never nevertheless next no
-    nobody none nor not nothing notwithstanding now of off often on once one only onto or originally other others otherwise our
-    ours out outside over own per perhaps please rather same several shall she should similarly since so some someone something
-    sometimes soon still such than that the their theirs them themselves then there thereafter therefore these they this those
-    though three through throughout thus to today together too toward towards two under unlike until unless up upon us usually
-    very via was we well were what whatever when whenever where whereas wherever whether which while who whoever whom whose why
-    will with within without would yes yet you your yours
-    aber als auch auf aus bei das dem den der des die ein eine einer eines er es für ich im in ist mit nach nicht sie sind und
-    von war wie wir zu au aux avec ce ces cette dans de des du elle elles en est et il ils la le les leur mais ne nous on ou par
-    pas pour que qui sa ses son sur un une con como cuando del el ella en era es esta este fue la las lo los más no para pero
-    por que se sin su sus una y che con di è gli il nel nella per si sono в во на но не он она они оно это как по при что для из
-    от за и или а к с у о его её их был была было были
-    """.split()
-)
-_CONNECTORS = frozenset(
-    """of the de del della di da do dos das du des la le les el los las y e et und von van der den zu zum zur af av bin ibn al
-    ben ter ten and in on to for""".split()
-)
-_CUTS = frozenset(("and", "in", "on", "to", "for"))  # a span is whole and also cut here: Pride and Prejudice, Paris in France
+_CONNECTING = """
+of the de del della di da do dos das du des la le les el los las y e et und von van der den zu zum zur af av
+bin ibn al ben ter ten and in on to for
+"""
+_CONNECTORS = frozenset(_CONNECTING.split())
+_CUTS = frozenset(("and", "in", "on", "to", "for"))  # where a span is also cut: Paris in France
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _CALENDAR = frozenset(
     f"{_MONTHS}|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
     .casefold().split("|")
 )  # fmt: skip
-_ABBREVIATIONS = frozenset(
-    "mr mrs ms dr st ste mt ft jr sr prof gen col lt capt sgt cpl maj adm rev fr hon gov sen rep pres vs no vol op messrs".split()
-)
+_ABBREVIATED = """
+mr mrs ms dr st ste mt ft jr sr prof gen col lt capt sgt cpl maj adm rev fr hon gov sen rep pres vs no vol op messrs
+"""
+_ABBREVIATIONS = frozenset(_ABBREVIATED.split())
 _MAX_WORDS = 12  # a longer run of capitals is a heading; its parts between cuts may still be names
 
 _DATE = re.compile(
@@ -70,50 +51,19 @@ _DATE = re.compile(
 _YEAR = re.compile(r"(?<![\w.,$])(?:1\d{3}|20\d{2})s?(?![\w%]|[.,]\d)")
 
 
-def _character_classes() -> tuple[str, str]:
-    """Return regex classes (without brackets) of the letters without case and of the combining marks."""
-    letters, marks = [], []
-    for code in range(0x80, 0x10000):
-        category = unicodedata.category(chr(code))
-        if category == "Lo":
-            letters.append(code)
-        elif category in ("Mn", "Mc"):
-            marks.append(code)
-    return _ranges(letters) + "\U00020000-\U0003ffff", _ranges(marks)
-
-
-def _ranges(codes: Sequence[int]) -> str:
-    """Return sorted code points as the ranges of a regex class."""
-    parts: list[str] = []
-    first = previous = codes[0]
-    for code in [*codes[1:], -1]:
-        if code != previous + 1:
-            parts.append(f"{chr(first)}-{chr(previous)}")
-            first = code
-        previous = code
-    return "".join(parts)
-
-
-_CASELESS, _MARKS = _character_classes()
-_UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af\uf900-\ufaff\uff66-\uff9d"
-    "\U00020000-\U0003ffff"
-)  # scripts without spaces between words, or (Hangul) with particles glued to them: one token a character
-_INSIDE = f"\\w{_MARKS}\u00ad\u200b-\u200d\u2060"
-_PART = rf"[^\W_{_UNSPACED}](?:(?![{_UNSPACED}])[{_INSIDE}])*"
 _WORD = re.compile(
-    rf"(?:[^\W\d_{_UNSPACED}]\.){{2,}}|{_PART}(?:(?:['\u2019\-\u2010\u2011\u2013&/]|\.(?=[a-z0-9])){_PART})*"
+    rf"(?:[^\W\d_{UNSPACED}]\.){{2,}}|{PART}(?:(?:['\u2019\-\u2010\u2011\u2013&/]|\.(?=[a-z0-9])){PART})*"
 )
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)", re.IGNORECASE)
 _POSSESSIVE = re.compile(r"['\u2019][sS]$")
 _CASELESS_RUN = re.compile(
-    rf"[{_CASELESS}][{_CASELESS}{_MARKS}\u3005\u30fc\u200c\u200d]*"
-    rf"(?:[ \u00b7\u30fb][{_CASELESS}][{_CASELESS}{_MARKS}\u3005\u30fc\u200c\u200d]*)*"
+    rf"[{CASELESS}][{CASELESS}{MARKS}\u3005\u30fc\u200c\u200d]*"
+    rf"(?:[ \u00b7\u30fb][{CASELESS}][{CASELESS}{MARKS}\u3005\u30fc\u200c\u200d]*)*"
 )
 _QUOTED = re.compile(
     "\u300c([^\u300c\u300d\n]{1,40})\u300d|\u300e([^\u300e\u300f\n]{1,40})\u300f|\u300a([^\u300a\u300b\n]{1,40})\u300b"
     "|\u3008([^\u3008\u3009\n]{1,40})\u3009|\u3010([^\u3010\u3011\n]{1,40})\u3011|\u201c([^\u201c\u201d\n]{1,40})\u201d"
-    "|\u00ab([^\u00ab\u00bb\n]{1,40})\u00bb|\"([^\"\n]{1,40})\""
+    '|\u00ab([^\u00ab\u00bb\n]{1,40})\u00bb|"([^"\n]{1,40})"'
 )
 _LONGEST_RUN = 40  # characters of a run without capitals that still may be one name
 
@@ -121,9 +71,10 @@ _LONGEST_RUN = 40  # characters of a run without capitals that still may be one 
 def spot_names(text: str) -> list[NameSpan]:
     """Return the names and dates in a text by (start, end), each span once; spans may contain one another.
 
-    A capitalised span takes up to two lower-case connectors in a row (University of the Arts), loses function words at both
-    ends and a final possessive, and is given whole and cut at `and`, `in`, `on`, `to`, `for` and at an inner possessive.
-    Dates are given whole, and their years too. A month, a weekday, a function word or a single letter alone is no name.
+    A capitalised span takes up to two lower-case connectors in a row (University of the Arts), loses function words at
+    both ends and a final possessive, and is given whole and cut at `and`, `in`, `on`, `to`, `for` and at an inner
+    possessive. Dates are given whole, and their years too. A month, a weekday, a function word or a single letter alone
+    is no name.
     """
     found: dict[tuple[int, int], str] = {}
     dates = []
@@ -183,14 +134,14 @@ def _capitalised(text: str, dates: Sequence[tuple[int, int]]) -> list[tuple[int,
 
 
 def _joins(gap: str, before: _Word) -> bool:
-    """Return whether the gap after a word lets a name go on: one space, or a full stop after an initial or abbreviation."""
+    """Return whether a name may go on over the gap: one space, or a full stop after an initial or abbreviation."""
     if gap in (" ", "\u00a0", " & "):
         return True
     return gap in (". ", ".\u00a0") and (before.end - before.start == 1 or before.folded in _ABBREVIATIONS)
 
 
 def _leads(word: str) -> bool:
-    """Return whether a word that starts with a digit may begin a name: 20th (Century Fox), 12Stone, but no bare number."""
+    """Return whether a word that starts with a digit may begin a name: 20th (Century Fox), 12Stone, no bare number."""
     return _ORDINAL.fullmatch(word) is not None or any(c.isupper() for c in word)
 
 
@@ -211,7 +162,7 @@ def _cut(text: str, run: Sequence[_Word]) -> list[tuple[int, int]]:
 
 
 def _strip(text: str, words: Sequence[_Word]) -> tuple[int, int] | None:
-    """Return the span of the words without function words at its ends and without a final possessive, None if no name."""
+    """Return the span of the words less function words at its ends and a final possessive, None if that is no name."""
     first, last = 0, len(words)
     while first < last and (words[first].folded in FUNCTION_WORDS or not (words[first].capital or words[first].leads)):
         first += 1
@@ -230,7 +181,7 @@ def _strip(text: str, words: Sequence[_Word]) -> tuple[int, int] | None:
 
 
 def _without_case(text: str) -> list[tuple[int, int]]:
-    """Return the names in scripts without capitals: runs inside a cased text, quoted and bracketed spans in a caseless one."""
+    """Return the names in scripts without capitals: runs in a cased text, what is quoted or bracketed in a caseless."""
     runs = [match.span() for match in _CASELESS_RUN.finditer(text)]
     num_caseless = sum(end - start for start, end in runs)
     if not num_caseless:
@@ -246,14 +197,14 @@ def _without_case(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-_TOKEN = re.compile(rf"[{_UNSPACED}]|{_PART}")
+_TOKEN = re.compile(rf"[{UNSPACED}]|{PART}")
 _CAMEL = re.compile(r"(?<=[a-z]{2})(?=[A-Z])")
 _TRAILING_PARENTHESIS = re.compile(r"\s*\([^()]*\)\s*$")
 _MAX_TOKENS = 32  # longer names are clauses, looked up by nobody; the bound keeps matching linear in the text
 
 
 def without_parenthesis(name: str) -> str:
-    """Return the name without a parenthesis at its end (Mercury (planet)), or the name itself if nothing else is left."""
+    """Return the name without a parenthesis at its end (Mercury (planet)), or the name if nothing else is left."""
     return _TRAILING_PARENTHESIS.sub("", name).strip() or name
 
 
@@ -268,9 +219,10 @@ class _Token(NamedTuple):
 class Gazetteer:
     """Longest-match lookup of many names in a text, by folded tokens: case, punctuation and white space do not count.
 
-    A name that ends in a parenthesis is found without it too. CamelCase is found split and whole. Several names with equal
-    tokens (St. Louis, St Louis) are all found. One word in lower case is no name, with an article or without (four, the
-    doctor), unless the text has no capitals at all, as questions may; names of one function word are never found.
+    A name that ends in a parenthesis is found without it too. CamelCase is found split and whole. Several names with
+    equal tokens (St. Louis, St Louis) are all found. One word in lower case is no name, with an article or without
+    (four, the doctor), unless the text has no capitals at all, as questions may; names of one function word are never
+    found.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -283,7 +235,7 @@ class Gazetteer:
                     self._add(form, camel, index)
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
-        """Return (start, end, name index) of the names in a text, leftmost first, longest at each place, without overlap."""
+        """Return (start, end, name index) of the names in a text, in order, longest at each place, without overlap."""
         tokens = self._tokens(text, camel=True)
         cased = text != text.lower()
         found: list[tuple[int, int, int]] = []
@@ -332,7 +284,7 @@ class Gazetteer:
 
 
 class _Node:
-    """A step in the lookup: the tokens that may follow, and the names that end here with the punctuation at their ends."""
+    """A step in the lookup: tokens that may follow, and names that end here, with the punctuation at their ends."""
 
     __slots__ = ("names", "next")
 

@@ -1,12 +1,14 @@
 """Records of users' files (JSONL, JSON, Parquet), each with the place it stands at.
 
-What is wrong in a file is said with that place, `FILE:LINE` (for Parquet `FILE: row N`, counted from 1), so that the user
-can open it. Values come out typed and free of lone surrogates (`spans.clean_text`); keys that nobody asks for are ignored.
+What is wrong in a file is said with that place, `FILE:LINE` (for Parquet `FILE: row N`, counted from 1), so that the
+user can open it. Values come out typed and free of lone surrogates (`spans.clean_text`); keys that nobody asks for
+are ignored.
 """
 
 import codecs
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,18 +114,17 @@ def read_jsonl(path: Path, encoding: str = "utf-8") -> Iterator[Record]:
     with _open(path) as file:
         try:
             for number, line in enumerate(file, start=1):
-                where = f"{path}:{number}"
-                text = _decode(line, encoding, where)
-                text = text.removeprefix(_BOM) if number == 1 else text
-                if text.strip():
-                    yield Record(where, _object(_parse(text, where), where))
-        except (OSError, EOFError) as error:
+                text = _decode(line, encoding, path, number)
+                text = (text.removeprefix(_BOM) if number == 1 else text).strip()
+                if text:
+                    yield Record(f"{path}:{number}", _object(_parse(text, path, number), f"{path}:{number}"))
+        except (OSError, EOFError, zlib.error) as error:  # damaged gzip
             raise InputError(f"{path}: cannot be read: {error}") from error
 
 
 def read_json_list(path: Path, encoding: str = "utf-8") -> Iterator[Record]:
     """Yield one record per item of the list that a JSON file holds, placed at its number in the list, from 1."""
-    values = _parse(read_text(path, encoding), str(path))
+    values = _parse(read_text(path, encoding), path, 1)
     if not isinstance(values, list):
         raise InputError(f"{path}: holds {_kind(values)}, expected a list of objects")
     for number, value in enumerate(values, start=1):
@@ -147,32 +148,35 @@ def read_parquet(path: Path) -> Iterator[Record]:
 def read_text(path: Path, encoding: str = "utf-8") -> str:
     """Return the text of a file with its line ends as they are, without a byte order mark."""
     with _open(path) as file:
-        return _decode(file.read(), encoding, str(path)).removeprefix(_BOM)
+        return _decode(file.read(), encoding, path, 1).removeprefix(_BOM)
 
 
 def _open(path: Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path}: there is no such file")
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+    try:
+        return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else open(path, "rb")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened: {error}") from error
 
 
-def _decode(data: bytes, encoding: str, where: str) -> str:
+def _decode(data: bytes, encoding: str, path: Path, first_line: int) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        place = where if data.count(b"\n") <= 1 else f"{where}:{line}"
-        raise InputError(f"{place}: byte {data[error.start]:#04x} is not {encoding}: {error.reason}") from error
+        line = first_line + data[: error.start].count(b"\n")
+        byte = f"byte {data[error.start]:#04x}"
+        raise InputError(f"{path}:{line}: {byte} is not {encoding}: {error.reason}") from error
 
 
-def _parse(text: str, where: str) -> Any:
+def _parse(text: str, path: Path, first_line: int) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        place = where if error.lineno == 1 else f"{where}:{error.lineno}"
-        raise InputError(f"{place}: not valid JSON: {error.msg} at column {error.colno}") from error
+        line = first_line + error.lineno - 1
+        raise InputError(f"{path}:{line}: not valid JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, RecursionError) as error:  # a number of too many digits, too deep a nesting
-        raise InputError(f"{where}: not valid JSON: {error}") from error
+        raise InputError(f"{path}:{first_line}: not valid JSON: {error}") from error
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Source text, normal forms and verbatim spans.
 
-Offsets count code points of a document's *source text* (`source_text`). A span is found under folding (white space, case,
-typographic quotes and dashes), but what is stored and shown is always the source's own slice.
+Offsets count code points of a document's *source text* (`source_text`). A span is found under folding (white space,
+case, typographic quotes and dashes), but what is stored and shown is always the source's own slice.
 """
 
 import re
@@ -50,7 +50,7 @@ def clean_text(text: str) -> str:
 
 
 def normal_form(name: str) -> str:
-    """Return the Unicode-safe normal form of a name: NFKC, case folded, white space collapsed, invisible characters dropped.
+    """Return the Unicode-safe normal form of a name: NFKC, case folded, white space collapsed, no invisible characters.
 
     Names in every script keep their letters. A name that would become empty keeps its own characters.
     """
@@ -62,7 +62,7 @@ def normal_form(name: str) -> str:
 
 
 def ascii_phrase(name: str) -> str:
-    """Return HippoRAG 2's phrase form: lower case, every character outside [A-Za-z0-9 ] a space. Empties non-Latin names.
+    """Return HippoRAG 2's phrase form: lower case, all but [A-Za-z0-9 ] turned into spaces. Empties non-Latin names.
 
     Source: public code of HippoRAG 2 (`text_processing`); used by the system `hipporag2` alone.
     """
@@ -73,9 +73,9 @@ def ascii_phrase(name: str) -> str:
 def fold(text: str) -> tuple[str, list[int]]:
     """Return the folded text and, for each of its characters, the offset in `text` that it came from.
 
-    Folding: NFKC, case, runs of white space to one space, typographic quotes and dashes to ASCII, invisible characters gone.
-    A character is folded together with the marks that follow it, so that composed and decomposed text are equal; what comes
-    of them has the offset of the first.
+    Folding: NFKC, case, runs of white space to one space, typographic quotes and dashes to ASCII, invisible
+    characters gone. A character is folded together with the marks that follow it, so that composed and decomposed
+    text are equal; what comes of them has the offset of the first.
     """
     folded: list[str] = []
     origin: list[int] = []
@@ -153,7 +153,7 @@ def smallest_window(source: str, first: str, second: str) -> tuple[int, int] | N
 
 
 def _end_of_marks(text: str, end: int) -> int:
-    """Return the end of the run of combining marks (and vowels and finals of decomposed Hangul) that starts at `end`."""
+    """Return the end of the run of combining marks, or vowels and finals of decomposed Hangul, that starts at `end`."""
     while end < len(text):
         char = text[end]
         if char.isascii() or not ("\u1160" <= char <= "\u11ff" or unicodedata.category(char).startswith("M")):

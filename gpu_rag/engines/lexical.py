@@ -1,8 +1,8 @@
 """BM25 over texts, exact and by full score row.
 
-Words are runs of letters, digits and combining marks in any script; scripts without spaces between words (Chinese, Japanese,
-Thai, ...) are cut into overlapping pairs of characters, so that their texts can be found too. English words are stemmed and
-English stop words dropped; words of other scripts pass through both unchanged.
+Words are runs of letters, digits and combining marks in any script; scripts without spaces between words (Chinese,
+Japanese, Thai, ...) are cut into overlapping pairs of characters, so that their texts can be found too. English words
+are stemmed and English stop words dropped; words of other scripts pass through both unchanged.
 
 Source: Robertson and Zaragoza 2009; bm25s (Lu 2024, arXiv:2407.03618), method "lucene".
 """
@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +38,7 @@ class LexicalIndex:
         self._vocabulary = {term: row for row, term in enumerate(terms)}
         counts = Counter(term for document in documents for term in sorted(set(document)))
         self._document_frequency = np.array([counts[term] for term in terms], dtype=np.int64)
-        self._bm25 = None
+        self._bm25: Any = None
         if terms:  # bm25s divides by the mean length, which is 0 if there is no word at all
             ids = [[self._vocabulary[term] for term in document] for document in documents]
             self._bm25 = require("bm25s", extra="cpu").BM25(k1=k1, b=b, method="lucene")
@@ -53,7 +54,7 @@ class LexicalIndex:
         return scores
 
     def idf(self, stems: Sequence[str]) -> np.ndarray:
-        """Return ln(1 + (N - df + 0.5) / (df + 0.5)) of each stem, float32 (n,); df is 0 for a stem that no text has."""
+        """Return ln(1 + (N - df + 0.5) / (df + 0.5)) of each stem, float32 (n,); df is 0 for a stem of no text."""
         rows = [self._vocabulary.get(stem) for stem in stems]
         frequency = np.array([0 if row is None else self._document_frequency[row] for row in rows], dtype=np.float64)
         return np.log1p((self.num_texts - frequency + 0.5) / (frequency + 0.5)).astype(np.float32)

@@ -1,7 +1,7 @@
 """Exact inner-product search over the rows of one matrix.
 
-Queries run in tiles of one fixed, padded shape: a row of a matrix product differs in its last bits between a product of 1 row
-and one of 256, so only equal shapes give a query the same score alone and in any batch.
+Queries run in tiles of one fixed, padded shape: a row of a matrix product differs in its last bits between a product of
+1 row and one of 256, so only equal shapes give a query the same score alone and in any batch.
 """
 
 import functools

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -29,6 +30,8 @@ _FEW_QUESTIONS = 250
 _FEW = Limits(passage_chars=1600, num_candidates=25)
 _MANY = Limits(passage_chars=600, num_candidates=8)
 _TILES = ("answered", "refused", "recall@5", "f1", "strict", "lenient", "correct_refusal", "bbs")
+_CONFIGS = ("config", "index_config")  # folded away: long
+_NUM_LISTED = 50
 _BY_TYPE = ("recall@5", "exact_match", "f1", "lenient")
 # C0 controls become their Unicode pictures; C1 controls and bidirectional overrides (they reorder a page) U+FFFD.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\t\n"} | dict.fromkeys(
@@ -78,8 +81,9 @@ def write_report(
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         system=str(run_info.get("system", "")),
-        identity=_identity(run_info),
+        identity=_identity({key: value for key, value in run_info.items() if key not in _CONFIGS}),
         identity_map=dict(_identity(run_info)),
+        configs=[(key, _identity(run_info[key])) for key in _CONFIGS if key in run_info],
         tiles=[(name, metrics[name]) for name in _TILES if metrics.get(name) is not None],
         groups=_groups(metrics),
         undefined=[name for name, value in metrics.items() if value is None],
@@ -114,9 +118,13 @@ def _views(
     chunks: Mapping[str, Passage],
 ) -> list[dict[str, Any]]:
     limits = _FEW if len(shown) <= _FEW_QUESTIONS else _MANY
-    golds, given, traces = ({row["id"]: row for row in table.to_pylist()} for table in (questions, answers, lineages))
+    ids = pa.array([row["id"] for row in shown], pa.string())
+    golds, given, traces = (
+        {row["id"]: row for row in table.filter(pc.is_in(table.column("id"), value_set=ids)).to_pylist()}
+        for table in (questions, answers, lineages)
+    )
     ranked: dict[str, list[str]] = {}
-    ordered = RANKINGS.sort(rankings)
+    ordered = RANKINGS.sort(rankings.filter(pc.is_in(rankings.column("id"), value_set=ids)))
     for id_, doc_id in zip(ordered.column("id").to_pylist(), ordered.column("doc_id").to_pylist(), strict=True):
         ranked.setdefault(id_, []).append(doc_id)
     titles = {passage.doc_id: passage.title for passage in chunks.values()}
@@ -175,7 +183,8 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     names = ("label", "rows", "distinct", "cached", "computed", "seconds", "peak_rss_bytes")
     return [
         {name: stage.get(name) for name in names}
-        | {"states": stage.get("states") or {}, "metrics": stage.get("metrics") or {}}
+        | {name: stage.get(name, {}) for name in ("states", "metrics")}
+        | {"listed": stage.get("listed", [])[:_NUM_LISTED], "num_listed": len(stage.get("listed", []))}
         for stage in stages
     ]
 
@@ -193,7 +202,7 @@ def _identity(run_info: Mapping[str, Any], prefix: str = "") -> list[tuple[str, 
 
 def _printable(value: Any) -> Any:
     """Return what the template prints for a value: text without lone surrogates and invisible controls."""
-    if isinstance(value, str) and not isinstance(value, Markup):
+    if isinstance(value, str) and not isinstance(value, Markup) and not value.isprintable():
         return clean_text(value).translate(_VISIBLE)
     return value
 
@@ -214,7 +223,7 @@ def _seconds(value: float | None) -> str:
 
 
 def _bytes(value: int | None) -> str:
-    return "\u2013" if value is None else f"{value / 2**20:,.0f} MiB"
+    return f"{value / 2**20:,.0f} MiB" if value else "\u2013"
 
 
 def _write_bytes(path: Path, data: bytes) -> None:

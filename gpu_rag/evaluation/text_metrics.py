@@ -2,8 +2,8 @@
 
 Two normal forms. *SQuAD*: lower case, ASCII punctuation removed, articles removed, white space collapsed, so figures
 compare with published ones. *Unicode*: `spans.normal_form`, punctuation by Unicode category, articles removed; a step
-that would leave nothing is not taken, so "A", "The" or "." stay answers that only they match. A gold that the SQuAD form
-empties is compared in the Unicode form instead: the official script would let any empty answer match it.
+that would leave nothing is not taken, so "A", "The" and "." match themselves and nothing else. A gold that the SQuAD
+form empties is compared in the Unicode form instead: the official script would let any empty answer match it.
 
 Source: the official SQuAD 2.0 evaluation script (normalisation, token F1); Rajpurkar et al. 2018, arXiv:1806.03822.
 """
@@ -12,6 +12,7 @@ import re
 import string
 import unicodedata
 from collections import Counter
+from functools import lru_cache
 
 from gpu_rag.spans import normal_form
 
@@ -24,17 +25,19 @@ _UNSPACED = re.compile(
 )
 
 
-def squad_tokens(text: str) -> list[str]:
+@lru_cache(maxsize=4096)
+def squad_tokens(text: str) -> tuple[str, ...]:
     """Return the tokens of the official SQuAD normal form; empty for "", "The" or "!"."""
-    return _ARTICLE.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split()
+    return tuple(_ARTICLE.sub(" ", text.lower().translate(_ASCII_PUNCTUATION)).split())
 
 
-def unicode_tokens(text: str) -> list[str]:
+@lru_cache(maxsize=4096)  # three metrics compare every answer with every gold
+def unicode_tokens(text: str) -> tuple[str, ...]:
     """Return the tokens of the Unicode normal form; empty for white space alone."""
     form = normal_form(text)
     words = "".join(c for c in form if not unicodedata.category(c).startswith("P"))
     tokens = _UNSPACED.sub(r" \g<0> ", words if words.strip() else form).split()
-    return [token for token in tokens if token not in _ARTICLES] or tokens
+    return tuple(token for token in tokens if token not in _ARTICLES) or tuple(tokens)
 
 
 def exact_match(answer: str, gold: str) -> float:
@@ -69,13 +72,13 @@ def contains(answer: str, gold: str) -> float:
     return float(any(haystack[at : at + len(needle)] == needle for at in range(len(haystack) - len(needle) + 1)))
 
 
-def _comparable(answer: str, gold: str) -> tuple[list[str], list[str]]:
+def _comparable(answer: str, gold: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the tokens of both in the SQuAD form, or in the Unicode form if that empties the gold."""
     tokens = squad_tokens(gold)
     return (squad_tokens(answer), tokens) if tokens else (unicode_tokens(answer), unicode_tokens(gold))
 
 
-def _token_f1(answer: list[str], gold: list[str]) -> float:
+def _token_f1(answer: tuple[str, ...], gold: tuple[str, ...]) -> float:
     if not answer or not gold:
         return float(answer == gold)
     common = (Counter(answer) & Counter(gold)).total()

@@ -7,13 +7,13 @@ not computed again; another corpus or config makes a new generation there.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
 from gpu_rag import __version__, schemas
 from gpu_rag.config import INDEX_SECTIONS, Config
-from gpu_rag.engines.encoder import encoder_identity, open_encoder
+from gpu_rag.engines.encoder import open_encoder
+from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.ids import content_hash
 from gpu_rag.index import s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
@@ -140,5 +140,8 @@ def _keep_documents(root: Path, documents: pa.Table) -> Artifact:
 def _ingest_report(source: Corpus) -> StageReport:
     states = state_counts(source.documents.column("state").to_pylist())
     rows = source.documents.num_rows
-    metrics: dict[str, Any] = {"duplicates": float(rows - source.documents.column("duplicate_of").null_count)}
-    return StageReport(_INGEST, rows=rows, distinct=rows, computed=rows, states=states, metrics=metrics)
+    duplicates = rows - source.documents.column("duplicate_of").null_count
+    metrics = {name: float(count) for name, count in source.report.items() if name not in ("rows", "ok", "skipped")}
+    return StageReport(
+        _INGEST, rows=rows, distinct=rows, computed=rows, states=states, metrics=metrics | {"duplicates": float(duplicates)}
+    )

@@ -1,7 +1,7 @@
 """Entities and facts: units that agree in their normal forms are one.
 
-Alignment is exact on `spans.normal_form`, which keeps every script's letters and every punctuation mark, so the id written here
-is the id computed from the same name anywhere else.
+Alignment is exact on `spans.normal_form`, which keeps every script's letters and every punctuation mark, so the id
+written here is the id computed from the same name anywhere else.
 """
 
 from collections import Counter

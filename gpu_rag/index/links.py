@@ -13,8 +13,8 @@ from gpu_rag.names import Gazetteer, without_parenthesis
 def link_table(chunks: pa.Table, entities: pa.Table, mentions: pa.Table) -> pa.Table:
     """Return `schemas.LINKS`: every place of an entity's name that the gazetteer finds, and every accepted mention.
 
-    In the gazetteer are the entities that are titles, the names of two or more words, and the one-word names of two or more
-    chunks: a single word that one chunk alone has is as often a capitalised common word as a name.
+    In the gazetteer are the entities that are titles, the names of two or more words, and the one-word names of two or
+    more chunks: a single word that one chunk alone has is as often a capitalised common word as a name.
     """
     entries = [(entity, name) for entity, names in gazetteer_names(chunks, entities) for name in names]
     gazetteer = Gazetteer(name for _, name in entries)

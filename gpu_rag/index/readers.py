@@ -1,4 +1,4 @@
-"""Where a corpus is and what its files mean: which file of a folder, which key is the id, which files are recorded results.
+"""Where a corpus is and what its files mean: which file of a folder, which key is the id, which files are recorded.
 
 Everything comes out as `SourceDocument`, in file order, one at a time.
 """
@@ -47,8 +47,8 @@ class CorpusFiles:
 def find_corpus(path: Path, wanted: Format) -> CorpusFiles:
     """Return the files of the corpus at `path`.
 
-    Of a folder, corpus.jsonl, corpus.parquet or corpus.json is the corpus, and chunks.jsonl and openie.jsonl beside it are
-    recorded results; a folder without one is a tree of text files. Of a file, nothing beside it is read.
+    Of a folder, corpus.jsonl, corpus.parquet or corpus.json is the corpus, and chunks.jsonl and openie.jsonl beside
+    it are recorded results; a folder without one is a tree of text files. Of a file, nothing beside it is read.
 
     Raises:
         InputError: If there is nothing, if it is ambiguous, or if it is not of the format the config names.
@@ -78,7 +78,7 @@ def read_documents(files: CorpusFiles, encoding: str) -> Iterator[SourceDocument
 
 
 def text_files(folder: Path) -> tuple[list[Path], int]:
-    """Return the text and Markdown files below `folder`, sorted, and how many other files there are; hidden ones not counted."""
+    """Return the text and Markdown files below `folder`, sorted, and the number of other files; hidden ones aside."""
     files = sorted(
         file
         for file in folder.rglob("*")
@@ -98,7 +98,8 @@ def _file_format(path: Path, wanted: Format) -> Format:
     elif name.endswith(".json"):
         actual = "hipporag"
     else:
-        raise InputError(f"{path}: unknown file type, expected {', '.join((*JSONL_SUFFIXES, '.parquet', '.json'))} or a folder")
+        known = ", ".join((*JSONL_SUFFIXES, ".parquet", ".json"))
+        raise InputError(f"{path}: unknown file type, expected {known} or a folder")
     if wanted not in ("auto", actual):
         raise InputError(f"{path}: looks like {actual}, but ingest.format is {wanted}")
     return actual
@@ -115,7 +116,7 @@ def _from_record(record: Record) -> SourceDocument:
 
 
 def _from_hipporag(record: Record) -> SourceDocument:
-    """Return a passage of HippoRAG's list; without `idx` its id is the hash of title and text, never its place in the list."""
+    """Return a passage of HippoRAG's list; without `idx` its id is the hash of title and text, never its place."""
     title, text = record.optional_text("title") or "", record.text("text")
     doc_id = record.identifier("idx") if record.values.get("idx") is not None else content_hash("document", title, text)
     return SourceDocument(record.where, doc_id, title, text)

@@ -1,7 +1,8 @@
 """Recorded results beside a corpus: chunks.jsonl (how it was cut) and openie.jsonl (what an LLM extracted from it).
 
-They are looked up by id, so a file that covers more than the corpus does no harm; what it covers in excess is counted by
-`s01_ingest`. An LLM's output is taken as it is where it can be: what is no text is left out and counted, not refused.
+They are looked up by id, so a file that covers more than the corpus does no harm; what it covers in excess is counted
+by `s01_ingest`. An LLM's output is taken as it is where it can be: what is no text is left out and counted, not
+refused.
 """
 
 import re
@@ -20,8 +21,8 @@ _NUMBERS = re.compile(r"(\d{1,18})")
 def read_recorded_chunks(path: Path, encoding: str) -> pa.Table:
     """Return `schemas.RECORDED_CHUNKS`: keys `doc_id` (the chunk's own id), `text`, and the parent.
 
-    The parent is `parent_doc_id`, else the id up to its last `#`. Chunks of one parent are ordered by id, numbers in it read
-    as numbers, so the order of lines does not matter.
+    The parent is `parent_doc_id`, else the id up to its last `#`. Chunks of one parent are ordered by id, numbers in
+    it read as numbers, so the order of lines does not matter.
 
     Raises:
         InputError: On a chunk without a parent, a blank text, or an id that repeats, naming both lines.
@@ -35,7 +36,7 @@ def read_recorded_chunks(path: Path, encoding: str) -> pa.Table:
         else:
             parent, mark, _ = chunk_id.rpartition("#")
             if not mark:
-                raise record.error(f"chunk {chunk_id} names no document: key parent_doc_id is missing and its id has no #")
+                raise record.error(f"chunk {chunk_id} names no document: no key parent_doc_id, and no # in its id")
         text = record.text("text")
         if is_blank(text):
             raise record.error(f"chunk {chunk_id} has no text")

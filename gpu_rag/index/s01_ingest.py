@@ -4,13 +4,14 @@ Input:  a file or folder of the user (`readers.find_corpus` says which).
 Output: `schemas.DOCUMENTS`; recorded chunks and extraction where the folder has them; a report of what was read.
 Device: CPU.
 
-Ingest is the entry of the pipeline: it turns files, not tables, into a table and reads everything each time, so it has no
-`STAGE` and no work cache; the hash of its table is what later stages are keyed by.
+Ingest is the entry of the pipeline: it turns files, not tables, into a table and reads everything each time, so it
+has no `STAGE` and no work cache; the hash of its table is what later stages are keyed by.
 
 Outcomes. Every document gives one row, whatever it looks like:
 - without title and text (white space and invisible characters count as nothing): `skipped`, reason "empty";
 - same title and text as another: both kept, `duplicate_of` names the smallest id (empty ones aside);
-- the same id twice: one row if title, text and labels are the same too (counted as `repeated`), else an error naming both;
+- the same id twice: one row if title, text and labels are the same too (counted as `repeated`), else an error naming
+  both;
 - lone surrogates become U+FFFD, one for one; all other characters stay, control characters too.
 A malformed line is an error that names it: a corpus is the user's to mend, and half of one is not what was asked for.
 """
@@ -93,9 +94,16 @@ class _Columns:
         self.blank.append(is_blank(document.title) and is_blank(document.text))
         self.pending.append(document)
         if len(self.pending) == _BATCH_ROWS:
-            self.flush()
+            self._flush()
 
-    def flush(self) -> None:
+    def texts(self) -> pa.Table:
+        """Return title, text and labels of all documents, one Arrow chunk each: sorting then copies them only once."""
+        self._flush()
+        table = pa.Table.from_batches(self.batches)
+        self.batches = []
+        return table.combine_chunks()
+
+    def _flush(self) -> None:
         arrays = [
             pa.array([document.title for document in self.pending], TEXT),
             pa.array([document.text for document in self.pending], TEXT),
@@ -111,16 +119,17 @@ def _collect(documents: Iterable[SourceDocument]) -> tuple[pa.Table, dict[str, i
     num_repeated = 0
     for document in documents:
         content = content_hash("document", document.title, document.text)
-        whole = content_hash(content, *document.access)
+        whole = content_hash(content, *document.access) if document.access else content
         if document.doc_id in seen:
             known, where = seen[document.doc_id]
             if known != whole:
-                raise InputError(f"{document.where}: document {document.doc_id} stands at {where} already, with other content")
+                message = f"document {document.doc_id} stands at {where} already, with other content"
+                raise InputError(f"{document.where}: {message}")
             num_repeated += 1
             continue
         seen[document.doc_id] = (whole, document.where)
         columns.add(document, content)
-    columns.flush()
+    texts = columns.texts()
     smallest: dict[str, str] = {}
     for doc_id, content in sorted(zip(columns.ids, columns.hashes, strict=True)):
         smallest.setdefault(content, doc_id)
@@ -128,7 +137,6 @@ def _collect(documents: Iterable[SourceDocument]) -> tuple[pa.Table, dict[str, i
         None if blank or smallest[content] == doc_id else smallest[content]
         for doc_id, content, blank in zip(columns.ids, columns.hashes, columns.blank, strict=True)
     ]
-    texts = pa.Table.from_batches(columns.batches)
     table = schemas.DOCUMENTS.build(
         {
             "doc_id": pa.array(columns.ids, STRING),

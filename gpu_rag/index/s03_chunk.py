@@ -6,16 +6,16 @@ Device: CPU.
 
 Presets:
 - `passage`: one document, one chunk.
-- `words-500-200`: windows of 500 words that share 200 (SA-RAG). The lengths are `window_words` and `overlap_words`. A word is
-  what stands between white space; of Chinese and Japanese text every character is one.
+- `words-500-200`: windows of 500 words that share 200 (SA-RAG). The lengths are `window_words` and `overlap_words`. A
+  word is what stands between white space; of Chinese and Japanese text every character is one.
 - `recorded`: the chunks of chunks.jsonl under the ids they have there, each looked up in its document's source text. A
   document with a chunk that is not there, or with none recorded, is `invalid`.
-For all of them `max_chars` is an upper bound. A document without text gives no chunk. The title is no sentence, except of a
-chunk that holds nothing else.
+For all of them `max_chars` is an upper bound. A document without text gives no chunk. The title is no sentence,
+except of a chunk that holds nothing else.
 """
 
 import re
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -64,25 +64,31 @@ def chunk(work: pa.Table, *, config: ChunkConfig) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=STAGE.result_schema)
 
 
+class _Chunk(NamedTuple):
+    start: int
+    end: int
+    chunk_id: str = ""  # only of a recorded chunk: the user's own
+
+
 def _chunk_document(row: dict[str, Any], config: ChunkConfig) -> dict[str, Any]:
     source = source_text(row["title"], row["text"])
-    reason, ids, spans = "", [], []
-    if config.preset == "recorded":
-        reason, ids, spans = _recorded_chunks(source, row["recorded"], config.max_chars)
-    elif config.preset == "passage":
-        spans = bounded_spans(source, 0, len(source), config.max_chars)
+    reason = ""
+    if config.preset == "passage":
+        chunks = [_Chunk(*span) for span in bounded_spans(source, 0, len(source), config.max_chars)]
+    elif config.preset == "words-500-200":
+        chunks = [_Chunk(*span) for span in _windows(source, config)]
     else:
-        spans = _windows(source, config)
+        chunks, reason = _recorded_chunks(source, row["recorded"], config.max_chars)
     sentences = [
         {"chunk": index, "start": start, "end": end}
-        for index, span in enumerate(spans)
-        for start, end in _sentences(source, span, body_start(row["title"], row["text"]), config)
+        for index, chunk in enumerate(chunks)
+        for start, end in _sentences(source, chunk, body_start(row["title"], row["text"]), config)
     ]
     return {
         "work_key": row["work_key"],
         "state": "invalid" if reason else "ok",
         "reason": reason,
-        "chunks": [{"chunk_id": name, "start": a, "end": b} for name, (a, b) in zip(ids or [""] * len(spans), spans, strict=True)],
+        "chunks": [chunk._asdict() for chunk in chunks],
         "sentences": sentences,
     }
 
@@ -99,29 +105,27 @@ def _windows(source: str, config: ChunkConfig) -> list[Span]:
     return spans
 
 
-def _recorded_chunks(source: str, recorded: list[dict[str, str]], max_chars: int) -> tuple[str, list[str], list[Span]]:
-    """Return (why not, ids, spans), ordered by place."""
+def _recorded_chunks(source: str, recorded: list[dict[str, str]], max_chars: int) -> tuple[list[_Chunk], str]:
+    """Return the chunks, ordered by place, and why there are none."""
     if not recorded:
-        return "no chunk is recorded for the document", [], []
-    located: list[tuple[Span, str]] = []
+        return [], "no chunk is recorded for the document"
+    chunks = []
     for item, span in zip(recorded, locate_in_order(source, [item["text"] for item in recorded]), strict=True):
         name = item["chunk_id"]
         if span is None:
-            return f"recorded chunk {name} does not stand in the document", [], []
-        if span[1] - span[0] > max_chars:
-            return f"recorded chunk {name} has {span[1] - span[0]} characters, more than chunk.max_chars={max_chars}", [], []
-        located.append((span, name))
-    located.sort()
-    return "", [name for _, name in located], [span for span, _ in located]
+            return [], f"recorded chunk {name} does not stand in the document"
+        length = span[1] - span[0]
+        if length > max_chars:
+            return [], f"recorded chunk {name} has {length} characters, more than chunk.max_chars={max_chars}"
+        chunks.append(_Chunk(*span, name))
+    return sorted(chunks), ""
 
 
-def _sentences(source: str, span: Span, body: int, config: ChunkConfig) -> list[Span]:
-    start, end = span
+def _sentences(source: str, chunk: _Chunk, body: int, config: ChunkConfig) -> list[Span]:
+    start, end = chunk.start, chunk.end
     if start < body < end and not is_blank(source[body:end]):
         start = body
-    spans = sentence_spans(
-        source[start:end], min_chars=config.min_sentence_chars, max_chars=config.max_sentence_chars
-    )
+    spans = sentence_spans(source[start:end], min_chars=config.min_sentence_chars, max_chars=config.max_sentence_chars)
     return [(start + a, start + b) for a, b in spans]
 
 

@@ -4,8 +4,8 @@ Input:  `schemas.CHUNKS`, `schemas.SENTENCES`, `schemas.RECORDED_EXTRACTION`.
 Output: `schemas.UNIT_MENTIONS`, `schemas.UNIT_RELATIONS`, n per chunk.
 Device: CPU.
 
-The methods are combined: each unit keeps the name of the extractor it comes from. A chunk in which nothing is found is `empty`,
-which is a result and not a failure.
+The methods are combined: each unit keeps the name of the extractor it comes from. A chunk in which nothing is found is
+`empty`, which is a result and not a failure.
 """
 
 import importlib
@@ -36,10 +36,11 @@ _RELATION = pa.struct([
 
 
 class ExtractConfig(BaseModel):
-    """Which extractors run: `mentions`, `recorded`, or a function of the user's by import path, "package.module:function".
+    """Which extractors run: `mentions`, `recorded`, or a user's function by import path, "package.module:function".
 
-    A user's function takes an `extractors.Chunk` and returns an `extractors.Extraction`; it raises `ValueError` for a chunk it
-    cannot take, which makes that row `invalid`. Its import path stands for its code: rename it when it changes.
+    A user's function takes an `extractors.Chunk` and returns an `extractors.Extraction`; it raises `ValueError` for a
+    chunk it cannot take, which makes that row `invalid`. Its import path stands for its code: rename it when it
+    changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -87,7 +88,7 @@ def _units(chunk: Chunk, extractors: list[tuple[str, Extractor]]) -> dict[str, A
         except ValueError as error:
             state, found = "invalid", Extraction([], [], str(error))
         named = [mention for mention in found.mentions if not is_blank(mention.name)]
-        complete = [r for r in found.relations if not any(is_blank(part) for part in (r.subject, r.predicate, r.object))]
+        complete = [relation for relation in found.relations if not any(is_blank(part) for part in relation[:3])]
         mentions += [{"extractor": method, **mention._asdict()} for mention in named]
         relations += [{"extractor": method, **relation._asdict()} for relation in complete]
         if found.note:
@@ -148,21 +149,21 @@ def _recorded(tables: Tables, chunks: list[dict[str, Any]]) -> Iterator[tuple[st
 
 
 def _assemble(tables: Tables, results: pa.Table, config: ExtractConfig) -> dict[str, pa.Table]:
-    chunks = {row["chunk_id"]: row for row in tables["chunks"].select(["chunk_id", "doc_id", "start", "title"]).to_pylist()}
+    chunks = {row["chunk_id"]: row for row in tables["chunks"].select(["chunk_id", "doc_id", "start"]).to_pylist()}
     mentions: dict[str, dict[str, object]] = {}
     relations: dict[str, dict[str, object]] = {}
     for row in results.select(["row_id", "mentions", "relations"]).to_pylist():
         chunk = chunks[row["row_id"]]
         place = {"chunk_id": row["row_id"], "doc_id": chunk["doc_id"]}
         for unit in row["mentions"]:
-            key = (unit["name"], unit["type"] or "", str(unit["start"]), str(unit["end"]))
-            unit_id = ids.unit_id("mention", row["row_id"], unit["extractor"], *key)
+            content = [unit["name"], unit["type"] or "", str(unit["start"]), str(unit["end"])]
+            unit_id = ids.unit_id("mention", row["row_id"], unit["extractor"], *content)
             in_title = unit["type"] == "title" and unit["start"] is None
             span = {"start": 0, "end": len(unit["name"])} if in_title else _shifted(unit, chunk["start"])
             mentions.setdefault(unit_id, {"mention_id": unit_id, **place, **unit, **span})
         for unit in row["relations"]:
-            key = (unit["subject"], unit["predicate"], unit["object"], str(unit["start"]), str(unit["end"]))
-            unit_id = ids.unit_id("relation", row["row_id"], unit["extractor"], *key)
+            content = [unit["subject"], unit["predicate"], unit["object"], str(unit["start"]), str(unit["end"])]
+            unit_id = ids.unit_id("relation", row["row_id"], unit["extractor"], *content)
             relations.setdefault(unit_id, {"relation_id": unit_id, **place, **unit, **_shifted(unit, chunk["start"])})
     return {
         "unit_mentions": schemas.UNIT_MENTIONS.from_rows(list(mentions.values())),

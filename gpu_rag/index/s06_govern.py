@@ -5,9 +5,10 @@ Output: `schemas.ENTITIES`, `MENTIONS`, `RELATIONS`, `FACTS`, `GOVERNANCE`.
 Device: CPU.
 Source: Gamma of PAGE-RAG (papers/page-rag.txt).
 
-Nothing is dropped: each unit keeps its row with decision and reasons, so that a system may use the raw graph or the governed
-one. Binding: the extractor's span where it holds the unit's names; else the first place of a name, or the smallest window of
-both names of a relation, within the chunk; a unit found nowhere is rejected as `unbound`. Names align by normal form alone.
+Nothing is dropped: each unit keeps its row with decision and reasons, so that a system may use the raw graph or the
+governed one. Binding: the extractor's span where it holds the unit's names; else the first place of a name, or the
+smallest window of both names of a relation, within the chunk; a unit found nowhere is rejected as `unbound`. Names
+align by normal form alone.
 """
 
 from collections import Counter
@@ -48,16 +49,18 @@ class GovernConfig(BaseModel):
 
 def govern(tables: Tables, *, config: GovernConfig) -> dict[str, pa.Table]:
     """Return entities, mentions and relations with spans and decisions, facts, and the counts before and after."""
-    chunks = {row["chunk_id"]: row for row in tables["chunks"].select(["chunk_id", "start", "title", "text"]).to_pylist()}
+    columns = ["chunk_id", "start", "title", "text"]
+    chunks = {row["chunk_id"]: row for row in tables["chunks"].select(columns).to_pylist()}
+    units, claims = tables["unit_mentions"], tables["unit_relations"]
     forms = NormalForms()
-    mentions = [_mention(unit, chunks[unit["chunk_id"]], forms, config) for unit in _by_chunk(tables["unit_mentions"])]
-    relations = [_relation(unit, chunks[unit["chunk_id"]], forms, config) for unit in _by_chunk(tables["unit_relations"])]
-    entities = entity_table(tables["unit_mentions"], tables["unit_relations"])
+    mentions = [_mention(unit, chunks[unit["chunk_id"]], forms, config) for unit in _by_chunk(units)]
+    relations = [_relation(unit, chunks[unit["chunk_id"]], forms, config) for unit in _by_chunk(claims)]
+    entities = entity_table(units, claims)
     return {
         "entities": entities,
         "mentions": schemas.MENTIONS.from_rows(mentions),
         "relations": schemas.RELATIONS.from_rows(relations),
-        "facts": fact_table(tables["unit_relations"]),
+        "facts": fact_table(claims),
         "governance": _counts(entities.column("entity_id").to_pylist(), mentions, relations),
     }
 
@@ -84,7 +87,9 @@ def _mention(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, co
 def _relation(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, config: GovernConfig) -> dict[str, Any]:
     subject, predicate, object_ = unit["subject"], unit["predicate"], unit["object"]
     given = _given(unit)
-    stands = given is not None and any(_holds(text, subject) and _holds(text, object_) for text in _slices(chunk, given))
+    stands = given is not None and any(
+        _holds(text, subject) and _holds(text, object_) for text in _slices(chunk, given)
+    )
     span = given if stands else _shift(smallest_window(chunk["text"], subject, object_), chunk)
     return {
         "relation_id": unit["relation_id"],
@@ -102,7 +107,7 @@ def _given(unit: dict[str, Any]) -> Span | None:
 
 
 def _slices(chunk: dict[str, Any], span: Span) -> Iterator[str]:
-    """Yield what stands at a span of the source text: in the chunk, and in the title line, which every chunk inherits."""
+    """Yield what stands at a span of the source text: in the chunk, and in the title, which every chunk inherits."""
     start, end = span
     if chunk["start"] <= start <= end <= chunk["start"] + len(chunk["text"]):
         yield chunk["text"][start - chunk["start"] : end - chunk["start"]]
@@ -138,8 +143,8 @@ def _ruled(unit: dict[str, Any], given: Span | None, span: Span | None, config: 
 def _counts(entity_ids: list[str], mentions: list[dict[str, Any]], relations: list[dict[str, Any]]) -> pa.Table:
     """Return `schemas.GOVERNANCE`: what is in the raw graph (before) and in the governed graph (after).
 
-    An entity is in the governed graph if a mention or relation of it is accepted, and isolated if no relation joins it to
-    another. Units are counted per extractor and, below accept, per decision and reason.
+    An entity is in the governed graph if a mention or relation of it is accepted, and isolated if no relation joins it
+    to another. Units are counted per extractor and, below accept, per decision and reason.
     """
     rows: dict[str, list[int]] = {}
     accepted = [unit for unit in relations if unit["decision"] == "accept"]
@@ -153,9 +158,7 @@ def _counts(entity_ids: list[str], mentions: list[dict[str, Any]], relations: li
         before, after = (Counter(unit["extractor"] for unit in counted) for counted in (units, admissible))
         for extractor in sorted(before):
             rows[f"{kind}.{extractor}"] = [before[extractor], after[extractor]]
-        reasons = Counter(
-            f"{kind}.{unit['decision']}.{reason}" for unit in units for reason in unit["reasons"]
-        )
+        reasons = Counter(f"{kind}.{unit['decision']}.{reason}" for unit in units for reason in unit["reasons"])
         for measure in sorted(reasons):
             rows[measure] = [reasons[measure], reasons[measure] if ".accept." in measure else 0]
     return schemas.GOVERNANCE.build(

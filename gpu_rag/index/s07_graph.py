@@ -4,9 +4,9 @@ Input:  chunks, governed entities, mentions and relations, the vectors of entity
 Output: `schemas.LINKS`, `schemas.NODES`, `schemas.EDGES`.
 Device: CPU.
 
-Edge kinds are kept apart, one row per pair and kind, with how many units stand behind it in the raw graph (`count`) and in the
-governed one (`accepted`); a system's config weighs the kinds when it builds its matrix. Every chunk and every entity is a node,
-edges or not.
+Edge kinds are kept apart, one row per pair and kind, with how many units stand behind it in the raw graph (`count`) and
+in the governed one (`accepted`); a system's config weighs the kinds when it builds its matrix. Every chunk and every
+entity is a node, edges or not.
 """
 
 import math
@@ -128,10 +128,10 @@ def _stated(relations: pa.Table) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _nodes(tables: Tables) -> pa.Table:
-    chunk_ids = tables["chunks"].column("chunk_id").to_pylist()
-    entity_ids = tables["entities"].column("entity_id").to_pylist()
-    kinds: list[object] = ["passage"] * len(chunk_ids) + ["entity"] * len(entity_ids)
-    return schemas.NODES.build({"node_id": chunk_ids + entity_ids, "kind": kinds})
+    chunk_ids, entity_ids = tables["chunks"].column("chunk_id"), tables["entities"].column("entity_id")
+    kinds = pa.array(["passage"] * len(chunk_ids) + ["entity"] * len(entity_ids))
+    node_ids = pa.chunked_array([*chunk_ids.chunks, *entity_ids.chunks], schemas.STRING)
+    return schemas.NODES.build({"node_id": node_ids, "kind": kinds})
 
 
 STAGE = TableStage(

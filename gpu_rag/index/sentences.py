@@ -1,8 +1,8 @@
 """Sentences of a text as spans, for any script, and places where a text that is too long may be cut.
 
-Boundaries come from `sentencex` (Wikimedia; its rules for "en" know the terminators of all scripts and the abbreviations of
-English); why, and what it needs around it, stands in docs/decisions/0003-sentence-splitting.md. What is added here: offsets,
-paragraphs, an upper bound, and the merging of fragments.
+Boundaries come from `sentencex` (Wikimedia; its rules for "en" know the terminators of all scripts and the
+abbreviations of English); why, and what it needs around it, stands in docs/decisions/0003-sentence-splitting.md. What
+is added here: offsets, paragraphs, an upper bound, and the merging of fragments.
 """
 
 import logging
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 
 
 def sentence_spans(text: str, *, min_chars: int, max_chars: int) -> list[Span]:
-    """Return the (start, end) of each sentence in order: not blank, without white space at its ends, apart from each other.
+    """Return the (start, end) of each sentence in order: not blank, no white space at its ends, none overlapping.
 
     Args:
         text: Any text; blank lines end a sentence.
-        min_chars: A shorter fragment is merged with the sentence before it, or, where it opens a paragraph (a heading), with
-            the one after it, unless that would exceed `max_chars`.
+        min_chars: A shorter fragment is merged with the sentence before it, or, where it opens a paragraph (a heading),
+            with the one after it, unless that would exceed `max_chars`.
         max_chars: A longer sentence is split, at white space if there is some in its second half.
     """
     merged: list[Span] = []
@@ -57,8 +57,8 @@ def sentence_spans(text: str, *, min_chars: int, max_chars: int) -> list[Span]:
 def bounded_spans(text: str, start: int, end: int, max_chars: int) -> list[Span]:
     """Return spans that cover text[start:end] without a gap, none longer than `max_chars`; blank ones are left out.
 
-    A cut is at the last end of a sentence in reach, else at white space, else anywhere; ends in the first half of the reach
-    do not count, so the number of spans stays below twice the least possible, plus one.
+    A cut is at the last end of a sentence in reach, else at white space, else anywhere; ends in the first half of the
+    reach do not count, so the number of spans stays below twice the least possible, plus one.
     """
     spans = []
     while end - start > max_chars:
@@ -95,9 +95,11 @@ def _segments(paragraph: str) -> Iterator[Span]:
     paragraph = _UNUSUAL_WHITE_SPACE.sub(" ", paragraph)
     start = 0
     while start < len(paragraph):
-        sentences = _split(paragraph[start : start + _BLOCK_CHARS])
-        if start + _BLOCK_CHARS < len(paragraph) and len(sentences) > 1:
-            sentences.pop()  # perhaps cut short by the block; the next block begins with it
+        block = paragraph[start : start + _BLOCK_CHARS]
+        sentences = _split(block)
+        if start + _BLOCK_CHARS < len(paragraph):
+            # The last one is perhaps cut short by the block; the next block begins with it.
+            sentences = sentences[:-1] or [block[: _white_space_cut(block)]]
         for sentence in sentences:
             yield start, start + len(sentence)
             start += len(sentence)
@@ -106,22 +108,23 @@ def _segments(paragraph: str) -> Iterator[Span]:
 def _split(block: str) -> list[str]:
     """Return the sentences of the block; together they are the block. A block that sentencex fails on stays whole."""
     try:
-        return sentencex.segment(_LANGUAGE, block)
+        sentences: list[str] = sentencex.segment(_LANGUAGE, block)
     except BaseException as error:  # a Rust panic arrives as pyo3's PanicException, which no module exports
         if type(error).__name__ != "PanicException":
             raise
         _log.warning("sentencex failed on %r: %s; the passage is not split into sentences", block[:80], error)
         return [block]
+    return sentences
 
 
 def _short_spans(text: str, start: int, end: int, max_chars: int) -> Iterator[Span]:
     start, end = _stripped(text, start, end)
-    while end - start > max_chars:
-        cut = start + _white_space_cut(text[start : start + max_chars])
-        yield _stripped(text, start, cut)
+    while start < end:
+        cut = end if end - start <= max_chars else start + _white_space_cut(text[start : start + max_chars])
+        span = _stripped(text, start, cut)
+        if not is_blank(text[slice(*span)]):
+            yield span
         start, end = _stripped(text, cut, end)
-    if not is_blank(text[start:end]):
-        yield start, end
 
 
 def _white_space_cut(window: str) -> int:

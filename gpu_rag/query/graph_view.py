@@ -1,7 +1,7 @@
 """The graph of one system: which of the index's edges it walks, and with which weights.
 
-The index keeps every arc with its governance decision; a view chooses among them. Nodes are the chunks, then the entities, each
-in id order, isolated ones included, so a chunk's row is its node.
+The index keeps every arc with its governance decision; a view chooses among them. Nodes are the chunks, then the
+entities, each in id order, isolated ones included, so a chunk's row is its node.
 Source: HippoRAG 2 (papers/README.md) for edges between phrases and for phrases of equal ASCII form.
 """
 
@@ -38,10 +38,11 @@ class GraphViewConfig(BaseModel):
 
     Attributes:
         graph: `raw`: everything that was extracted; `governed`: only what governance accepted.
-        phrase_form: `ascii`: entities of equal `spans.ascii_phrase` are one node; an entity whose phrase is emptied stays its
-            own. `unicode`: one node per entity.
+        phrase_form: `ascii`: entities of equal `spans.ascii_phrase` are one node, but one whose phrase is emptied stays
+            its own. `unicode`: one node per entity.
         weights: Per kind of edge.
-        synonym_replaces_relation: Where a pair is related and synonymous, the synonym's weight stands alone; else they add up.
+        synonym_replaces_relation: Where a pair is related and synonymous, the synonym's weight stands alone; else they
+            add up.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,7 +99,7 @@ def build_graph_view(
     """
     num_nodes = num_chunks + len(entity_names)
     entity_nodes = num_chunks + _representatives(entity_names, config.phrase_form)
-    pairs = {kind: _pairs(kind, kind_edges, entity_nodes, num_nodes, config.graph) for kind, kind_edges in edges.items()}
+    pairs = {kind: _pairs(kind, of_kind, entity_nodes, num_nodes, config.graph) for kind, of_kind in edges.items()}
     num_passages = np.bincount(pairs["passage_entity"][0] % max(num_nodes, 1), minlength=num_nodes)
     if config.synonym_replaces_relation and config.weights.synonym > 0:
         related, counts = pairs["relation"]
@@ -114,10 +115,12 @@ def build_graph_view(
     )
 
 
-def _pairs(kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, graph: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return distinct pairs of nodes as sorted keys low * N + high, int64 (P,), and their values float64 (P,); no loops.
+def _pairs(
+    kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, graph: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return distinct pairs of nodes as sorted keys low * N + high, int64 (P,), and their values, float64 (P,).
 
-    Relations of a pair are counted; of passage edges and synonyms that fall on one pair the heaviest stands.
+    Loops are dropped. Relations of a pair are counted; of passage edges and synonyms on one pair the heaviest stands.
     """
     units = edges.accepted if graph == "governed" else edges.count
     target = entity_nodes[edges.target]

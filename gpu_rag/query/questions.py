@@ -1,8 +1,8 @@
 """Questions of the user: JSONL or Parquet, gold answers and other evaluation columns where there are any.
 
-Keys: `id` (or BEIR's `_id`), `question` (or `text`); optional `answers, answerable, supporting_doc_ids, decomposition, type,
-access`; others are ignored. A blank question is a row that is `skipped`. A gold answer that is empty is refused by name: by
-containment it would make every answer right.
+Keys: `id` (or BEIR's `_id`), `question` (or `text`); optional `answers, answerable, supporting_doc_ids,
+decomposition, type, access`; others are ignored. A blank question is a row that is `skipped`. A gold answer that is
+empty is refused by name: by containment it would make every answer right.
 """
 
 from itertools import islice

@@ -1,13 +1,11 @@
 """What a query worker holds: one index generation as arrays.
 
-Rows of a type are in id order, so a row number is an id's rank and equal scores are ordered by row. What costs time or memory
-(vectors, BM25, the gazetteer, graph views) is made at its first use and kept.
+Rows of a type are in id order, so a row number is an id's rank and equal scores are ordered by row. What costs time or
+memory (vectors, BM25, the gazetteer, graph views) is made at its first use and kept.
 """
 
 import functools
-import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +17,35 @@ from gpu_rag.engines.lexical import LexicalIndex
 from gpu_rag.engines.vector_index import VectorIndex
 from gpu_rag.errors import InputError
 from gpu_rag.names import Gazetteer, without_parenthesis
+from gpu_rag.query.columns import flags, int64_column, item_vectors, offsets, rows_of
 from gpu_rag.query.graph_view import Edges, GraphView, GraphViewConfig, build_graph_view
 from gpu_rag.schemas import TableSchema
 from gpu_rag.spans import body_start, normal_form, source_text
-from gpu_rag.store import open_generation
+from gpu_rag.store import Generation, open_generation, read_json
 
 TABLES: tuple[TableSchema, ...] = (
     schemas.DOCUMENTS, schemas.CHUNKS, schemas.SENTENCES, schemas.VECTORS, schemas.EMBEDDINGS, schemas.ENTITIES,
     schemas.RELATIONS, schemas.FACTS, schemas.LINKS, schemas.EDGES,
 )  # fmt: skip
 EDGE_KINDS = ("relation", "passage_entity", "passage_name", "synonym")
-_log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
 class Lexical:
-    """BM25 over the chunks (title + newline + text) and over the sentences ("title: sentence")."""
+    """BM25 over the chunks and over the sentences of a repository, each built at its first use."""
 
-    chunks: LexicalIndex
-    sentences: LexicalIndex
+    def __init__(self, repository: "Repository", k1: float, b: float) -> None:
+        """Index the repository's texts, when asked, with these constants."""
+        self._repository, self._k1, self._b = repository, k1, b
+
+    @functools.cached_property
+    def chunks(self) -> LexicalIndex:
+        """Over title + newline + text."""
+        return LexicalIndex(self._repository.titled_chunk_texts(), k1=self._k1, b=self._b)
+
+    @functools.cached_property
+    def sentences(self) -> LexicalIndex:
+        """Over "title: sentence"."""
+        return LexicalIndex(self._repository.titled_sentence_texts(), k1=self._k1, b=self._b)
 
 
 class Repository:
@@ -49,7 +57,7 @@ class Repository:
         chunk_titles: C titles, "" where the document has none.
         chunk_texts: C texts, slices of the documents' source texts.
         chunk_starts: int64 (C,), offsets in the source text; `chunk_ends` likewise.
-        sentence_indptr: int64 (C + 1,): the sentences of chunk c are the rows indptr[c]:indptr[c + 1], in reading order.
+        sentence_indptr: int64 (C + 1,): sentences of chunk c are the rows indptr[c]:indptr[c + 1], in reading order.
         sentence_texts: S texts.
         sentence_starts: int64 (S,), offsets in the source text; `sentence_ends` likewise.
         sentence_chunks: int64 (S,), chunk rows.
@@ -84,14 +92,13 @@ class Repository:
         return cls(tables)
 
     @classmethod
-    def open(cls, index_path: str | Path, *, verify: bool = False) -> "Repository":
+    def open(cls, index_path: str | Path, *, verify: bool = True) -> "Repository":
         """Return the repository of an index folder's current generation.
 
         Raises:
             StoreError: If there is none, or if it is damaged.
         """
-        generation = open_generation(Path(index_path), verify=verify)
-        return cls({schema.name: generation.read(schema) for schema in TABLES})
+        return cls(_tables(open_generation(Path(index_path), verify=verify)))
 
     def source_text(self, doc_id: str) -> str:
         """Return the text that all offsets of a document count in.
@@ -101,10 +108,11 @@ class Repository:
         """
         if doc_id not in self._document_rows:
             raise InputError(f"table documents has no doc_id {doc_id!r}")
-        return self._source_text(self._document_rows[doc_id])
+        documents, row = self._tables["documents"], self._document_rows[doc_id]
+        return source_text(documents.column("title")[row].as_py(), documents.column("text")[row].as_py())
 
     def find_names(self, text: str) -> list[tuple[int, int, int]]:
-        """Return (start, end, entity row) of the linked entities whose names stand in the text, the longest at each place."""
+        """Return (start, end, entity row) of the linked entities named in the text, the longest name at each place."""
         gazetteer, owners = self._gazetteer
         return sorted({(start, end, owners[name]) for start, end, name in gazetteer.find(text)})
 
@@ -144,14 +152,26 @@ class Repository:
         return self.lexical_with(1.5, 0.75)
 
     def lexical_with(self, k1: float, b: float) -> Lexical:
-        """Return BM25 over chunks and sentences with these constants, built once."""
+        """Return BM25 over chunks and sentences with these constants."""
         if (k1, b) not in self._lexical:
-            titles = (self.chunk_titles[chunk] for chunk in self.sentence_chunks)
-            sentences = [f"{t}: {s}" if t else s for t, s in zip(titles, self.sentence_texts, strict=True)]
-            self._lexical[k1, b] = Lexical(
-                LexicalIndex(self._titled_chunks(), k1=k1, b=b), LexicalIndex(sentences, k1=k1, b=b)
-            )
+            self._lexical[k1, b] = Lexical(self, k1, b)
         return self._lexical[k1, b]
+
+    def titled_chunk_texts(self) -> list[str]:
+        """Return the chunks' texts, each after its title unless it begins with it."""
+        documents = self._tables["documents"]
+        columns = (documents.column(name).to_pylist() for name in ("title", "text"))
+        bodies = [body_start(title, text) for title, text in zip(*columns, strict=True)]
+        texts = []
+        for row, (title, text) in enumerate(zip(self.chunk_titles, self.chunk_texts, strict=True)):
+            holds_title = self.chunk_starts[row] < bodies[self._document_rows[self.chunk_doc_ids[row]]]
+            texts.append(text if holds_title else source_text(title, text))
+        return texts
+
+    def titled_sentence_texts(self) -> list[str]:
+        """Return the sentences' texts as "title: sentence", or alone where there is no title."""
+        titles = (self.chunk_titles[chunk] for chunk in self.sentence_chunks)
+        return [f"{t}: {s}" if t else s for t, s in zip(titles, self.sentence_texts, strict=True)]
 
     def graph_view(self, config: GraphViewConfig) -> GraphView:
         """Return the graph that a system walks, built once."""
@@ -170,19 +190,19 @@ class Repository:
         self.chunk_doc_ids: list[str] = chunks.column("doc_id").to_pylist()
         self.chunk_titles: list[str] = chunks.column("title").to_pylist()
         self.chunk_texts: list[str] = chunks.column("text").to_pylist()
-        self.chunk_starts, self.chunk_ends = _int64(chunks, "start"), _int64(chunks, "end")
-        _rows_of(chunks, "chunks", "doc_id", doc_ids)
+        self.chunk_starts, self.chunk_ends = int64_column(chunks, "start"), int64_column(chunks, "end")
+        rows_of(chunks, "chunks", "doc_id", doc_ids)
 
     def _load_sentences(self) -> None:
         sentences = self._tables["sentences"]
-        chunk = _rows_of(sentences, "sentences", "chunk_id", self.chunk_ids)
-        order = np.lexsort((_int64(sentences, "order"), chunk))
+        chunk = rows_of(sentences, "sentences", "chunk_id", self.chunk_ids)
+        order = np.lexsort((int64_column(sentences, "order"), chunk))
         sentences = sentences.take(pa.array(order))
         self.sentence_chunks = chunk[order]
-        self.sentence_indptr = _indptr(self.sentence_chunks, len(self.chunk_ids))
+        self.sentence_indptr = offsets(self.sentence_chunks, len(self.chunk_ids))
         self._sentence_ids: list[str] = sentences.column("sentence_id").to_pylist()
         self.sentence_texts: list[str] = sentences.column("text").to_pylist()
-        self.sentence_starts, self.sentence_ends = _int64(sentences, "start"), _int64(sentences, "end")
+        self.sentence_starts, self.sentence_ends = int64_column(sentences, "start"), int64_column(sentences, "end")
 
     def _load_entities(self) -> None:
         entities = self._tables["entities"].sort_by("entity_id")
@@ -197,18 +217,18 @@ class Repository:
         if len(stated) != len(self.fact_ids):
             unstated = np.setdiff1d(np.arange(len(self.fact_ids)), stated)
             raise InputError(f"table facts, column fact_id: no relation states {self.fact_ids[unstated[0]]}")
-        self.fact_subject = _rows_of(relations, "relations", "subject_id", self.entity_ids)[first]
-        self.fact_object = _rows_of(relations, "relations", "object_id", self.entity_ids)[first]
-        accepted = _flags(pc.equal(relations.column("decision"), "accept"))
+        self.fact_subject = rows_of(relations, "relations", "subject_id", self.entity_ids)[first]
+        self.fact_object = rows_of(relations, "relations", "object_id", self.entity_ids)[first]
+        accepted = flags(pc.equal(relations.column("decision"), "accept"))
         self.fact_accepted = np.bincount(fact, weights=accepted, minlength=len(self.fact_ids)) > 0
 
     def _load_links(self) -> None:
         links = self._tables["links"]
-        chunk = _rows_of(links, "links", "chunk_id", self.chunk_ids)
-        entity = _rows_of(links, "links", "entity_id", self.entity_ids)
-        start, end = _int64(links, "start"), _int64(links, "end")
+        chunk = rows_of(links, "links", "chunk_id", self.chunk_ids)
+        entity = rows_of(links, "links", "entity_id", self.entity_ids)
+        start, end = int64_column(links, "start"), int64_column(links, "end")
         order = np.lexsort((entity, end, start, chunk))
-        self.link_indptr = _indptr(chunk[order], len(self.chunk_ids))
+        self.link_indptr = offsets(chunk[order], len(self.chunk_ids))
         self.link_entities, self.link_starts, self.link_ends = entity[order], start[order], end[order]
         pairs = np.unique(entity * max(len(self.chunk_ids), 1) + chunk)
         self.num_chunks_of_entity = np.bincount(
@@ -220,59 +240,22 @@ class Repository:
         edges = edges.filter(pc.equal(edges.column("kind"), kind))
         source_ids = self.chunk_ids if kind.startswith("passage") else self.entity_ids
         return Edges(
-            source=_rows_of(edges, "edges", "source_id", source_ids),
-            target=_rows_of(edges, "edges", "target_id", self.entity_ids),
-            count=_int64(edges, "count"),
-            accepted=_int64(edges, "accepted"),
+            source=rows_of(edges, "edges", "source_id", source_ids),
+            target=rows_of(edges, "edges", "target_id", self.entity_ids),
+            count=int64_column(edges, "count"),
+            accepted=int64_column(edges, "accepted"),
             weight=edges.column("weight").to_numpy(),
         )
 
     def _vectors(self, kind: str, item_ids: list[str]) -> np.ndarray:
-        """Return one row per item; an item whose embedding failed has a zero vector, which is similar to nothing.
-
-        Raises:
-            InputError: If items of this kind were not embedded at all, or if vectors differ in length.
-        """
-        embeddings, vectors = self._tables["embeddings"], self._tables["vectors"]
-        embeddings = embeddings.filter(pc.equal(embeddings.column("kind"), kind))
-        if item_ids and not embeddings.num_rows:
-            raise InputError(f"table embeddings holds none of kind {kind!r}; index with it in embed.kinds")
-        lengths = pc.unique(pc.list_value_length(vectors.column("vector"))).to_pylist()
-        if len(lengths) > 1:
-            raise InputError(f"table vectors, column vector: lengths {sorted(lengths)}, expected one length")
-        dim = lengths[0] if lengths else 0
-        flat = [part.flatten().to_numpy() for part in vectors.column("vector").chunks]
-        matrix = (flat[0] if len(flat) == 1 else np.concatenate([np.empty(0, np.float32), *flat])).reshape(-1, dim or 1)
-        vector_rows = _rows_of(embeddings, "embeddings", "vector_id", vectors.column("vector_id"))
-        embedded = pc.index_in(pa.array(item_ids, schemas.STRING), value_set=embeddings.column("item_id").combine_chunks())
-        missing = _flags(embedded.is_null())
-        rows = vector_rows[embedded.fill_null(0).to_numpy()] if len(vector_rows) else np.empty(0, np.int64)
-        items = matrix[rows].reshape(len(item_ids), dim)
-        if missing.any():
-            _log.warning("%d of %d items of kind %s have no embedding; they count as similar to nothing", missing.sum(), len(items), kind)
-            items[missing] = 0
-        return items
-
-    def _source_text(self, row: int) -> str:
-        documents = self._tables["documents"]
-        return source_text(documents.column("title")[row].as_py(), documents.column("text")[row].as_py())
-
-    def _titled_chunks(self) -> list[str]:
-        """Return the chunks' texts, each after its title unless it begins with it."""
-        documents = self._tables["documents"]
-        bodies = [body_start(t, x) for t, x in zip(*(documents.column(c).to_pylist() for c in ("title", "text")), strict=True)]
-        texts = []
-        for row, (title, text) in enumerate(zip(self.chunk_titles, self.chunk_texts, strict=True)):
-            holds_title = self.chunk_starts[row] < bodies[self._document_rows[self.chunk_doc_ids[row]]]
-            texts.append(text if holds_title else source_text(title, text))
-        return texts
+        return item_vectors(self._tables["embeddings"], self._tables["vectors"], kind, item_ids)
 
     @functools.cached_property
     def _gazetteer(self) -> tuple[Gazetteer, list[int]]:
         """The lookup of names in questions, and the entity row of each of its forms.
 
-        It holds what the index looks for in every chunk: titles, names of two or more words, and one-word names of two or more
-        chunks. A single word that one chunk alone has is as often a capitalised common word as a name.
+        It holds what the index looks for in every chunk: titles, names of two or more words, and one-word names of two
+        or more chunks. A single word that one chunk alone has is as often a capitalised common word as a name.
         """
         titles = set(self.chunk_titles)
         titled = {normal_form(form) for title in titles for form in (title, without_parenthesis(title))}
@@ -286,31 +269,15 @@ class Repository:
         return Gazetteer(forms), owners
 
 
-def _rows_of(table: pa.Table, table_name: str, column_name: str, ids: list[str] | pa.ChunkedArray) -> np.ndarray:
-    """Return the row among `ids` of each value of a column, int64.
+def open_repository(index_path: Path, generation_id: str) -> Repository:
+    """Return the repository of one generation, which the run's driver has verified.
 
     Raises:
-        InputError: Naming the first value that is not among them.
+        StoreError: If a table is missing or of another version.
     """
-    values = table.column(column_name)
-    known = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else pa.array(ids, schemas.STRING)
-    rows = pc.index_in(values, value_set=known)
-    if rows.null_count:
-        bad = values[pc.index(pc.is_null(rows), True).as_py()].as_py()
-        raise InputError(f"table {table_name}, column {column_name}: {bad!r} is in no row of the table it refers to")
-    return rows.to_numpy().astype(np.int64)
+    manifest = read_json(index_path / "generations" / f"{generation_id}.json")
+    return Repository.from_tables(_tables(Generation(index_path, manifest)))
 
 
-def _int64(table: pa.Table, column_name: str) -> np.ndarray:
-    return table.column(column_name).to_numpy().astype(np.int64)
-
-
-def _flags(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(values.to_numpy(zero_copy_only=False) if isinstance(values, pa.Array) else values.to_numpy()).astype(bool)
-
-
-def _indptr(rows: np.ndarray, num_rows: int) -> np.ndarray:
-    """Return offsets int64 (num_rows + 1,) of sorted row numbers."""
-    indptr = np.zeros(num_rows + 1, dtype=np.int64)
-    np.cumsum(np.bincount(rows, minlength=num_rows), out=indptr[1:])
-    return indptr
+def _tables(generation: Generation) -> dict[str, pa.Table]:
+    return {schema.name: generation.read(schema) for schema in TABLES}

@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from gpu_rag import __version__, schemas
 from gpu_rag.config import QUERY_SECTIONS, Config
-from gpu_rag.engines.encoder import encoder_identity, open_encoder
+from gpu_rag.engines.encoder import open_encoder
+from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import content_hash

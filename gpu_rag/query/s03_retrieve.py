@@ -3,11 +3,12 @@
 Input:  `question` and `demands`; a demand's `query` is the text that is retrieved with.
 Output: `schemas.LISTS`, 1:1; one list per demand, to depth h, each hit with what each retriever gave it.
 Device: CPU, or the device of encoder and graph.
-Source: LineageRAG, "Demand-Conditioned Lineage Expansion": one list L_j per demand, so retrievers are fused before the merge.
+Source: LineageRAG, "Demand-Conditioned Lineage Expansion"; one list L_j a demand, so fusion comes before the merge.
 
-All demands of all questions of a shard are one batch, equal query texts are computed once, and the batch is cut into tiles that
-fit the memory. A demand's result does not depend on any of this. Flags of a list say what was out of the ordinary; the list of a
-flagged walk is the dense ranking. An empty list comes only from an empty index or, for BM25, from a query without known words.
+All demands of all questions of a shard are one batch, equal query texts are computed once, and the batch is cut into
+tiles that fit the memory. A demand's result does not depend on any of this. A list's flags say what was out of the
+ordinary; a walk that cannot start gives the dense ranking and says so. A list is empty only for an empty index
+(`empty_index`), or for BM25 alone and a query without a word of the corpus (`no_known_words`).
 """
 
 from collections.abc import Iterator
@@ -29,7 +30,6 @@ from gpu_rag.query.retrievers.ppr import PprConfig, rank_ppr
 from gpu_rag.spans import is_blank
 
 RetrieverName = Literal["bm25", "dense", "hybrid", "ppr"]
-_MATRICES_HELD = 6  # score matrices of one tile alive at once, each as wide as chunks, sentences, facts and nodes together
 
 
 class RetrieveConfig(BaseModel):
@@ -133,10 +133,13 @@ def _fused(rankings: dict[str, Ranking], config: RetrieveConfig, repository: Rep
 
 
 def _tile_size(tile_bytes: int, repository: Repository) -> int:
-    """Return how many queries are computed together; whole product tiles where more than one fits."""
-    width = 2 * len(repository.chunk_ids) + len(repository.sentence_texts) + len(repository.fact_ids)
-    width += len(repository.chunk_ids) + len(repository.entity_ids)
-    queries = max(1, tile_bytes // (4 * _MATRICES_HELD * max(width, 1)))
+    """Return how many queries are computed together; whole product tiles where more than one fits.
+
+    A query holds float32 scores of all chunks (cosine and H), sentences and facts, and its reset over all nodes twice.
+    """
+    num_chunks, num_entities = len(repository.chunk_ids), len(repository.entity_ids)
+    width = 4 * num_chunks + len(repository.sentence_texts) + len(repository.fact_ids) + 2 * num_entities
+    queries = max(1, tile_bytes // (4 * max(width, 1)))
     return queries // QUERY_TILE * QUERY_TILE or queries
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from gpu_rag.engines.require import require
 from gpu_rag.names import spot_names
-from gpu_rag.spans import fold
 
 
 class Word(NamedTuple):
@@ -72,14 +71,6 @@ def covered(wanted: Sequence[Word], found: Iterable[Word], weights: Sequence[flo
     total = sum(weights)
     hits = sum(weight for word, weight in zip(wanted, weights, strict=True) if word.stem in stems)
     return hits / total if total > 0 else 0.0
-
-
-def mentions(text: str, name: str) -> bool:
-    """Return whether the name stands in the text under folding, or all of its content words do."""
-    if fold(name)[0].strip() in fold(text)[0]:
-        return True
-    stems = {word.stem for word in split_words(text)}
-    return all(word.stem in stems for word in content_words(name))
 
 
 @functools.lru_cache(maxsize=65536)

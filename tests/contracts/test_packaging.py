@@ -1,11 +1,13 @@
 """What is shipped: wheel, CUDA image and lock files, and a package that imports without its heavy libraries."""
 
+import ast
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("ray", "vllm", "torch", "faiss", "bm25s", "sentence_transformers", "transformers", "numba", "triton")
+# Part of the interface of a declared library, which decides their version.
+COME_WITH = {"markupsafe": "jinja2", "tokenizers": "sentence-transformers", "transformers": "sentence-transformers"}
 SOURCES = ("gpu_rag", "kernels", "configs", "ray_jobs", "tests")
 
 
@@ -102,6 +106,19 @@ def test_lock_names_no_index_and_no_path(lock: str) -> None:
     assert re.findall(r".*(?:://|--(?:extra-)?index|--find-links| @ ).*", text) == []
 
 
+def test_every_imported_library_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    runtime = [*project["dependencies"], *(item for name in extras if name != "dev" for item in extras[name])]
+    declared = {canonicalize_name(Requirement(item).name) for item in runtime}
+    distributions = packages_distributions()
+    for module, path in _imported_modules():
+        names = {canonicalize_name(name) for name in distributions.get(module, [module])}
+        assert {COME_WITH.get(name, name) for name in names} & declared, (
+            f"{path} imports {module}, pyproject.toml lacks it"
+        )
+
+
 @pytest.mark.parametrize("module", ["gpu_rag", "gpu_rag.schemas", "gpu_rag.cli"])
 def test_import_takes_no_heavy_library(module: str, tmp_path: Path) -> None:
     code = f"import sys, {module}; print(*(name for name in {HEAVY!r} if name in sys.modules))"
@@ -120,6 +137,22 @@ def _tree(folder: Path, prefix: str) -> set[str]:
         for path in folder.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
+
+
+def _imported_modules() -> set[tuple[str, str]]:
+    """(top-level module, file) of every import in the two packages, the standard library and ours left out."""
+    imported = set()
+    for path in (*(ROOT / "gpu_rag").rglob("*.py"), *(ROOT / "kernels").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                modules = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                modules = [node.module]
+            else:
+                continue
+            imported |= {(module.split(".")[0], path.relative_to(ROOT).as_posix()) for module in modules}
+    ours = {"gpu_rag", "gpu_rag_kernels", *sys.stdlib_module_names}
+    return {(module, path) for module, path in imported if module not in ours}
 
 
 def _dockerfile_sources() -> list[str]:

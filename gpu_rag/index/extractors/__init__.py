@@ -1,7 +1,7 @@
 """What an extractor is: a function from the content of one chunk to its units.
 
-An extractor sees content only, no ids and no offsets in the document, so equal chunks are extracted once. Spans count code
-points of the chunk's text; None where the extractor knows none, then governance looks for one.
+An extractor sees content only, no ids and no offsets in the document, so equal chunks are extracted once. Spans count
+code points of the chunk's text; None where the extractor knows none, then governance looks for one.
 """
 
 from collections.abc import Callable

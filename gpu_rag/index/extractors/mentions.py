@@ -1,11 +1,12 @@
 """Extractor `mentions`: names, dates and the title, spotted without a model, and co-mentions per sentence.
 
-The document's title is a mention of every one of its chunks, whole and without a trailing parenthesis, since text under a
-title speaks of it mostly by pronoun.
+The document's title is a mention of every one of its chunks, whole and without a trailing parenthesis, since text under
+a title speaks of it mostly by pronoun.
 
-All pairs of names in a sentence would be quadratic in its length (a list of 60 names gives 1,770 relations), so a sentence
-gives a star: its hub is the title if the sentence names it, else the sentence's first name, which mostly is its subject. That
-is one relation per further name, it connects all of them within two steps, and each relation's span is the whole sentence.
+All pairs of names in a sentence would be quadratic in its length (a list of 60 names gives 1,770 relations), so a
+sentence gives a star: its hub is the title if the sentence names it, else the sentence's first name, which mostly is
+its subject. That is one relation per further name, it connects all of them within two steps, and each relation's span
+is the whole sentence.
 """
 
 from gpu_rag.index.entities import CO_MENTIONED
@@ -24,25 +25,19 @@ def extract(chunk: Chunk) -> Extraction:
 
 
 def _co_mentions(chunk: Chunk, spotted: list[NameSpan], titles: set[str]) -> list[Relation]:
-    """Return one relation from the hub of each sentence to every other of its names, first occurrences only."""
+    """Return one relation from the hub of each sentence to every other of its names, each name once."""
     relations = []
     at = 0
     for start, end in chunk.sentences:
         while at < len(spotted) and spotted[at].start < start:
             at += 1
         names: dict[str, str] = {}
-        covered = start
         while at < len(spotted) and spotted[at].start < end:
-            longest = spotted[at]
-            while at < len(spotted) and spotted[at].start == longest.start:
-                longest = max(longest, spotted[at], key=lambda span: span.end)
-                at += 1
-            if longest.start >= covered and longest.end <= end:  # parts of a longer name are not its neighbours
-                names.setdefault(normal_form(longest.name), longest.name)
-                covered = longest.end
+            if spotted[at].end <= end:
+                names.setdefault(normal_form(spotted[at].name), spotted[at].name)
+            at += 1
         if len(names) > 1:
             hub = next((key for key in names if key in titles), next(iter(names)))
-            relations += [
-                Relation(names[hub], CO_MENTIONED, name, start, end) for key, name in names.items() if key != hub
-            ]
+            others = (name for key, name in names.items() if key != hub)
+            relations += [Relation(names[hub], CO_MENTIONED, name, start, end) for name in others]
     return relations

@@ -13,7 +13,9 @@ def extract(chunk: Chunk) -> Extraction:
         return Extraction([], [], "no recorded extraction")
     mentions = [Mention(name) for name in chunk.entities if not is_blank(name)]
     relations = [
-        Relation(*triple) for triple in chunk.triples if len(triple) == 3 and not any(is_blank(part) for part in triple)
+        Relation(triple[0], triple[1], triple[2])
+        for triple in chunk.triples
+        if len(triple) == 3 and not any(is_blank(part) for part in triple)
     ]
     num_malformed = len(chunk.triples) - len(relations)
     return Extraction(mentions, relations, f"{num_malformed} triples malformed" if num_malformed else "")

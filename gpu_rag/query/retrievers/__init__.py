@@ -1,7 +1,7 @@
 """Retrievers: each ranks the chunks for a whole batch of query texts; what a query gets does not depend on its batch.
 
-Arithmetic on a query's scores runs on its own row, since vector instructions may treat the same number differently at another
-place of a longer array.
+Arithmetic on a query's scores runs on its own row, since vector instructions may treat the same number differently at
+another place of a longer array.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Ranking:
 
 
 def top_rows(scores: np.ndarray, depth: int, *, positive: bool = False, flags: tuple[str, ...] = ()) -> Ranking:
-    """Return the ranking of the `depth` best of scores (C,), by score, then by row; only scores above 0 if `positive`."""
+    """Return the `depth` best of scores (C,), by score, then by row; only scores above 0 if `positive`."""
     rows = np.flatnonzero(scores > 0) if positive else np.arange(len(scores))
     if len(rows) > depth:
         bound = np.partition(scores[rows], len(rows) - depth)[len(rows) - depth]

@@ -1,7 +1,7 @@
 """Passage score mixed from embeddings and BM25, of whole chunks and of their best sentences.
 
-H(p) = [mm(.5 cos(q, p) + .5 max_s cos(q, s)) + .15 mm(BM25(p)) + .15 mm(max_s BM25(s))] / 1.3, mm the min-max over all chunks.
-The weights lie on a flat plateau on the development sets.
+H(p) = [mm(.5 cos(q, p) + .5 max_s cos(q, s)) + .15 mm(BM25(p)) + .15 mm(max_s BM25(s))] / 1.3, where mm is the min-max
+over all chunks. The weights lie on a flat plateau on the development sets.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """Personalized PageRank over a graph view, seeded by facts, by names of the question and by passages.
 
-Source: HippoRAG 2 (arXiv:2502.14802) as its public code runs it, see `papers/README.md`; names, passage seeds by H and their
-power are additions, off by default.
+Source: HippoRAG 2 (arXiv:2502.14802) as its public code runs it, see `papers/README.md`; names, passage seeds by H and
+their power are additions, off by default.
 """
 
 from typing import Literal
@@ -24,11 +24,13 @@ class PprConfig(BaseModel):
         view: The graph.
         num_facts: Facts, by cosine, whose ends are seeded; 0 switches them off.
         num_phrases: Ends that are kept, by weight.
+        fact_weight: Factor on the weights of these ends.
         name_weight: Weight of a name found in the question, divided by its document frequency; 0 switches names off.
         passage_scores: `dense`: min-max cosine; `hybrid`: H.
         passage_weight: Times the passage's score to the `passage_power`.
         passage_power: Higher powers leave the mass to the best passages.
-        walk_without_entities: Walk from passages alone where no fact and no name was found; else rank by cosine, as HippoRAG 2.
+        walk_without_entities: Walk from passages alone where no fact and no name was found; else rank by cosine, as
+            HippoRAG 2 does.
         damping: Share of mass that walks on.
         tol: Bound of the walk's L1 error, above the rounding of float32.
     """
@@ -37,6 +39,7 @@ class PprConfig(BaseModel):
     view: GraphViewConfig = GraphViewConfig()
     num_facts: NonNegativeInt = 5
     num_phrases: PositiveInt = 5
+    fact_weight: PositiveFloat = 1.0
     name_weight: NonNegativeFloat = 0.0
     passage_scores: Literal["dense", "hybrid"] = "dense"
     passage_weight: NonNegativeFloat = 0.05
@@ -63,7 +66,7 @@ def rank_ppr(
     reset = np.zeros((len(queries.texts), view.graph.num_nodes), dtype=np.float32)
     _seed_facts(reset, queries, view, config, repository)
     _seed_names(reset, queries, view, config, repository)
-    lost = ~reset.any(axis=1)
+    lost = np.asarray(reset.sum(axis=1) == 0)
     for row in range(len(reset)):
         seeds = np.float32(config.passage_weight) * _power(min_max(passages[row]), config.passage_power)
         reset[row, :num_chunks] = seeds
@@ -73,22 +76,21 @@ def rank_ppr(
         view.graph, view.graph.weights.new_tensor(reset), damping=config.damping, tol=config.tol,
         top_range=(0, num_chunks), top_k=depth,
     )  # fmt: skip
-    assert walk.top_indices is not None and walk.top_scores is not None and walk.top_counts is not None
-    rows, scores = walk.top_indices.cpu().numpy(), walk.top_scores.cpu().numpy()
+    top = [part.cpu().numpy() for part in (walk.top_indices, walk.top_scores, walk.top_counts) if part is not None]
     rankings = []
-    for query, (flag, count) in enumerate(zip(walk.flags.tolist(), walk.top_counts.tolist(), strict=True)):
+    for query, (flag, rows, scores, count) in enumerate(zip(walk.flags.tolist(), *top, strict=True)):
         flags = ("no_entities",) * bool(lost[query]) + tuple(str(item.name).lower() for item in SeedFlag(flag))
         if flag & (SeedFlag.NO_SEED | SeedFlag.BAD_SEED):
             rankings.append(top_rows(dense[query], depth, flags=(*flags, "fallback_dense")))
         else:
-            rankings.append(Ranking(rows[query, :count], scores[query, :count], flags))
+            rankings.append(Ranking(rows[:count], scores[:count], flags))
     return rankings
 
 
 def _seed_facts(
     reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository
 ) -> None:
-    """Add the weights of phrases: of the best facts, min-max score over passages of the phrase, averaged over its facts."""
+    """Add the weights of the best facts' ends: min-max score over passages of the end, averaged over its facts."""
     facts = np.arange(len(repository.fact_ids))
     if config.view.graph == "governed":
         facts = facts[repository.fact_accepted]
@@ -105,7 +107,7 @@ def _seed_facts(
                 weights.setdefault(node, []).append(score / max(int(view.num_passages[node]), 1))
         means = {node: sum(values) / len(values) for node, values in weights.items()}
         for node in sorted(means, key=lambda node: (-means[node], node))[: config.num_phrases]:
-            reset[row, node] += means[node]
+            reset[row, node] += config.fact_weight * means[node]
 
 
 def _seed_names(

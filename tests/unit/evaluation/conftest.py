@@ -1,9 +1,9 @@
 """A run as the query stages leave it, made from any corpus and questions by plain word overlap, without an engine."""
 
+import heapq
 import json
 import os
 import re
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,11 +29,6 @@ class FakeRun:
     lineages: pa.Table
     chunks: pa.Table
     sources: dict[str, str]
-
-    @property
-    def gold_and_run(self) -> tuple[pa.Table, pa.Table, pa.Table]:
-        """Return what `evaluate_run` needs."""
-        return self.questions, self.answers, self.rankings
 
 
 @pytest.fixture(scope="session")
@@ -95,8 +90,10 @@ def run_info() -> dict[str, Any]:
         }  # fmt: skip
         return {**defaults, **values}
 
+    listed = [{"row_id": f"q{number}", "state": "error", "reason": "engine stopped"} for number in range(2)]
     return {
         "system": "embedded",
+        "config": {"select": {"method": "coverage", "k": 5}},
         "config_hash": ids.content_hash("config"),
         "code_version": "0.1.0+3f2a91c",
         "corpus_hash": ids.content_hash("corpus"),
@@ -114,7 +111,7 @@ def run_info() -> dict[str, Any]:
             stage("01_demand", 100, 0.9),
             stage("03_retrieve", 213, 12.75, peak_rss_bytes=903 * 2**20),
             stage("05_select", 100, 0.2),
-            stage("06_ground", 100, 8.02, states={"ok": 98, "error": 2}),
+            stage("06_ground", 100, 8.02, states={"ok": 98, "error": 2}, listed=listed),
             stage("08_answer", 100, 1.34),
         ],
     }
@@ -191,7 +188,7 @@ def _question(
     ]  # fmt: skip
     events: dict[str, list[dict[str, Any]]] = {}
     for demand in demands:
-        for rank, doc_id in enumerate(_ranked(demand["query"], postings)[:15], start=1):
+        for rank, doc_id in enumerate(_ranked(demand["query"], postings), start=1):
             events.setdefault(doc_id, []).append({"demand_id": demand["demand_id"], "rank": rank})
     order = sorted(events, key=lambda doc_id: (min(event["rank"] for event in events[doc_id]), doc_id))
     pool = [
@@ -236,11 +233,11 @@ def _question(
 
 
 def _ranked(query: str, postings: dict[str, list[str]]) -> list[str]:
-    scores: Counter[str] = Counter()
-    for word in {match.lower() for match in _WORD.findall(query)}:
+    scores: dict[str, float] = {}
+    for word in sorted({match.lower() for match in _WORD.findall(query)}):
         for doc_id in postings.get(word, ()):
-            scores[doc_id] += 1.0 / len(postings[word])  # type: ignore[assignment]
-    return sorted(scores, key=lambda doc_id: (-scores[doc_id], doc_id))
+            scores[doc_id] = scores.get(doc_id, 0.0) + 1.0 / len(postings[word])
+    return heapq.nsmallest(15, scores, key=lambda doc_id: (-scores[doc_id], doc_id))
 
 
 def _annotation(

@@ -32,7 +32,7 @@ def test_a_row_that_is_not_ok_is_an_error_and_never_a_refusal(answerable: bool |
 
 
 def test_an_ok_row_without_outcome_is_refused_by_id() -> None:
-    with pytest.raises(InputError, match="'q7'.*None"):
+    with pytest.raises(InputError, match=r"'q7'.*None"):
         outcome_class(state="ok", outcome=None, answerable=True, lenient=0.0, question_id="q7")
 
 

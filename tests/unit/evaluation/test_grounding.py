@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from gpu_rag import schemas
 from gpu_rag.evaluation.metrics import evaluate_run
 
 Build = Callable[..., Any]
+Tables = tuple[pa.Table, pa.Table, pa.Table]
 
 
 def _lineage(id_: str, demands: list[str], annotated: list[str]) -> dict[str, Any]:
@@ -18,8 +20,8 @@ def _lineage(id_: str, demands: list[str], annotated: list[str]) -> dict[str, An
         "pool": [],
         "selection": [],
         "annotations": [
-            {"demand_id": d, "chunk_id": "c", "doc_id": "d", "start": 0, "end": 1, "quote": "x", "type": "t", "consumes": [],
-             "produces": [], "score": 1.0}
+            {"demand_id": d, "chunk_id": "c", "doc_id": "d", "start": 0, "end": 1, "quote": "x", "type": "t",
+             "consumes": [], "produces": [], "score": 1.0}
             for d in annotated
         ],
         "sufficiency": None,
@@ -27,7 +29,7 @@ def _lineage(id_: str, demands: list[str], annotated: list[str]) -> dict[str, An
 
 
 @pytest.fixture
-def three(question_row: Build, answer_row: Build, ranking_table: Build) -> tuple[Any, ...]:
+def three(question_row: Build, answer_row: Build, ranking_table: Build) -> Tables:
     ids = ("q1", "q2", "q3")
     return (
         schemas.QUESTIONS.from_rows([question_row(id_) for id_ in ids]),
@@ -36,7 +38,7 @@ def three(question_row: Build, answer_row: Build, ranking_table: Build) -> tuple
     )
 
 
-def test_completion_is_micro_over_demands_and_macro_over_questions(three: tuple[Any, ...]) -> None:
+def test_completion_is_micro_over_demands_and_macro_over_questions(three: Tables) -> None:
     lineages = schemas.LINEAGES.from_rows(
         [
             _lineage("q1", ["a", "b"], ["b", "a", "a"]),
@@ -44,19 +46,21 @@ def test_completion_is_micro_over_demands_and_macro_over_questions(three: tuple[
             _lineage("q3", ["a"], []),
         ]
     )
-    metrics = evaluate_run(*three, lineages)
+    metrics = evaluate_run(*three, lineages=lineages)
     assert metrics["demands_completed"] == 3 / 6
     assert metrics["questions_all_completed"] == 1 / 3
     assert metrics["questions_any_completed"] == 2 / 3
     assert metrics["num_demands"] == 6
 
 
-def test_questions_without_a_lineage_or_demand_are_not_averaged_over(three: tuple[Any, ...]) -> None:
-    metrics = evaluate_run(*three, schemas.LINEAGES.from_rows([_lineage("q2", ["a"], ["a"]), _lineage("q3", [], [])]))
+def test_questions_without_a_lineage_or_demand_are_not_averaged_over(three: Tables) -> None:
+    metrics = evaluate_run(
+        *three, lineages=schemas.LINEAGES.from_rows([_lineage("q2", ["a"], ["a"]), _lineage("q3", [], [])])
+    )
     assert metrics["questions_all_completed"] == 1.0
 
 
-def test_citations_are_verbatim_only_at_their_offsets(three: tuple[Any, ...], answer_row: Build) -> None:
+def test_citations_are_verbatim_only_at_their_offsets(three: Tables, answer_row: Build) -> None:
     good = {"doc_id": "d", "start": 4, "end": 9, "quote": "quick"}
     bad = [good | {"start": 3}, good | {"quote": "Quick"}, good | {"doc_id": "gone"}, good | {"end": 4, "quote": ""}]
     answers = [answer_row("q1", "x", citations=[good, *bad]), answer_row("q2", "x"), answer_row("q3")]

@@ -19,7 +19,7 @@ Tables = tuple[pa.Table, pa.Table, pa.Table]
 
 @pytest.fixture
 def small_run(question_row: Build, answer_row: Build, ranking_table: Build) -> Tables:
-    """Eight questions: right, half right, contained, falsely refused, failed; refused rightly, answered falsely; unlabelled."""
+    """Three answers right and wrong, a false refusal, a failure, a right refusal, a false answer, one without label."""
     questions = [
         question_row("q1", answers=["63 days", "63"], supporting_doc_ids=["d1", "d2"]),
         question_row("q2", answers=["Stanley Hall"], supporting_doc_ids=["d3"]),
@@ -130,13 +130,13 @@ def test_questions_and_answers_that_do_not_match_are_refused_naming_ids(
 
 
 def test_a_ranking_of_an_unknown_question_is_refused_naming_it(small_run: Tables, ranking_table: Build) -> None:
-    with pytest.raises(InputError, match="rankings.*'other'"):
+    with pytest.raises(InputError, match=r"rankings.*'other'"):
         evaluate_run(small_run[0], small_run[1], ranking_table({"other": ["d1"]}))
 
 
 def test_a_question_given_twice_is_refused(small_run: Tables) -> None:
     twice = pa.concat_tables([small_run[0], small_run[0].slice(0, 1)])
-    with pytest.raises(InputError, match="questions: key repeats.*q1"):
+    with pytest.raises(InputError, match=r"questions: key repeats.*q1"):
         evaluate_run(twice, *small_run[1:])
 
 
@@ -145,7 +145,7 @@ def test_a_blank_gold_answer_is_refused_naming_the_question(
     question_row: Build, answer_row: Build, ranking_table: Build, blank: str
 ) -> None:
     questions = schemas.QUESTIONS.from_rows([question_row("q1", answers=["x", blank])])
-    with pytest.raises(InputError, match="'q1'.*blank gold answer"):
+    with pytest.raises(InputError, match=r"'q1'.*blank gold answer"):
         evaluate_run(questions, schemas.ANSWERS.from_rows([answer_row("q1", "x")]), ranking_table({}))
 
 
@@ -153,7 +153,7 @@ def test_an_unknown_state_is_refused_so_that_the_counts_add_up(
     question_row: Build, answer_row: Build, ranking_table: Build
 ) -> None:
     questions = schemas.QUESTIONS.from_rows([question_row("q1")])
-    with pytest.raises(InputError, match="'q1'.*'lost'"):
+    with pytest.raises(InputError, match=r"'q1'.*'lost'"):
         evaluate_run(questions, schemas.ANSWERS.from_rows([answer_row("q1", state="lost")]), ranking_table({}))
 
 

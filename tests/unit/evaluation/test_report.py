@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
+from gpu_rag.evaluation import report
 from gpu_rag.evaluation.definitions import DEFINITIONS
 from gpu_rag.evaluation.metrics import evaluate_run, per_question
 from gpu_rag.evaluation.passages import passages
-from gpu_rag.evaluation.report import MAX_QUESTIONS, write_report
+from gpu_rag.evaluation.report import write_report
 
 Build = Callable[..., Any]
-_VOID = {"meta", "input", "br", "circle", "line", "rect", "polyline"}
+_VOID = {"meta", "input", "br"}
 HOSTILE = (
-    "</script><script>alert(1)</script> <img src=x onerror=alert(2)> \"double\" 'single' & {{ 7 * 7 }} \x00\x07\x1b[31m \x85 "
-    "\u202ereversed \ud800 </details></style>-->"
+    "</script><script>alert(1)</script> <img src=x onerror=alert(2)> \"double\" 'single' & {{ 7 * 7 }} "
+    "\x00\x07\x1b[31m \x85 \u202ereversed \ud800 </details></style>-->"
 )
 
 
@@ -30,8 +31,9 @@ class Page(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.mistakes: list[str] = []
-        self.text = ""
+        self.pieces: list[str] = []
         self.feed(html)
+        self.text = "".join(self.pieces)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
@@ -48,15 +50,23 @@ class Page(HTMLParser):
             self.mistakes.append(f"</{tag}> at {self.getpos()}")
 
     def handle_data(self, data: str) -> None:
-        self.text += data
+        self.pieces.append(data)
+
+
+def _metrics(run: Any) -> dict[str, float | None]:
+    return evaluate_run(run.questions, run.answers, run.rankings, run.lineages, run.sources.get)
+
+
+def _rows(run: Any) -> list[dict[str, Any]]:
+    return per_question(run.questions, run.answers, run.rankings, run.lineages)
 
 
 def _write(path: Path, run: Any, run_info: dict[str, Any]) -> str:
-    metrics = evaluate_run(*run.gold_and_run, run.lineages, run.sources.get)
+    metrics = _metrics(run)
     write_report(
         path,
         metrics=metrics | {"tokens_query": 1234.5},
-        per_question=per_question(*run.gold_and_run, run.lineages),
+        per_question=_rows(run),
         questions=run.questions,
         answers=run.answers,
         rankings=run.rankings,
@@ -68,15 +78,21 @@ def _write(path: Path, run: Any, run_info: dict[str, Any]) -> str:
 
 
 CORPUS = [
-    {"doc_id": "doc-1", "title": "Warsaw Uprising", "text": "The Warsaw Uprising began in August 1944. It lasted 63 days in all."},
-    {"doc_id": "doc-2", "title": "Home Army", "text": "The Home Army led the Warsaw Uprising. Its soldiers fought for weeks."},
+    {"doc_id": "doc-1", "title": "Warsaw Uprising", "text": "The Warsaw Uprising began in 1944. It lasted 63 days."},
+    {"doc_id": "doc-2", "title": "Home Army", "text": "The Home Army led the Warsaw Uprising. Many soldiers fell."},
     {"doc_id": "doc-3", "title": "", "text": "Lakes in the parks are emptied before winter."},
 ]  # fmt: skip
 QUESTIONS = [
-    {"id": f"q{number}", "question": "How many days did the Warsaw Uprising last?", "answers": ["63 days"] if number % 2 else [],
-     "answerable": bool(number % 2), "supporting_doc_ids": ["doc-1", "doc-9"] if number % 2 else [], "type": f"type{number % 2}"}
+    {
+        "id": f"q{number}",
+        "question": "How many days did the Warsaw Uprising last?",
+        "answers": ["63 days"] if number % 2 else [],
+        "answerable": bool(number % 2),
+        "supporting_doc_ids": ["doc-1", "doc-9"] if number % 2 else [],
+        "type": f"type{number % 2}",
+    }
     for number in range(12)
-]  # fmt: skip
+]
 
 
 def test_report_shows_metrics_definitions_identity_stages_and_lineages(
@@ -85,15 +101,34 @@ def test_report_shows_metrics_definitions_identity_stages_and_lineages(
     run = fake_run(CORPUS, QUESTIONS)
     html = _write(tmp_path / "report.html", run, run_info)
     page = Page(html)
-    metrics = evaluate_run(*run.gold_and_run, run.lineages, run.sources.get)
+    metrics = _metrics(run)
     for name, value in metrics.items():
         if value is not None and "recall@" not in name and (value or not name.startswith("rows_")):
             assert DEFINITIONS[name].text in page.text or DEFINITIONS[name].group == "retrieval", name
-    for text in ("max_recall@k", "tokens_query", run_info["config_hash"], run_info["index_content_hash"], "05_embed",
-                 "cut_tokens 1,204", "error 2", "1,290 MiB", "type0", "doc-9", "missed", "D1:1", "63 days"):  # fmt: skip
+    stated = [
+        run_info["config_hash"],
+        run_info["index_content_hash"],
+        "05_embed",
+        "cut_tokens 1,204",
+        "1,290 MiB",
+        "error 2",
+    ]
+    for text in [
+        *stated,
+        "max_recall@k",
+        "tokens_query",
+        "type0",
+        "error 2",
+        "select.method",
+        "2 rows not finished",
+        "doc-9",
+        "missed",
+        "D1:1",
+        "63 days",
+    ]:
         assert text in page.text, text
     tags = Counter(tag for tag, _ in page.tags)
-    assert tags["details"] == len(QUESTIONS) and tags["mark"] > 0 and tags["svg"] > 3
+    assert html.count('<details class="q"') == len(QUESTIONS) and tags["mark"] > 0 and tags["svg"] > 3
     assert page.mistakes == [] and page.open == []
 
 
@@ -131,7 +166,7 @@ def test_hostile_text_from_corpus_questions_and_run_is_escaped(
     html = _write(tmp_path / "report.html", fake_run(corpus, questions), info)
     page = Page(html)
     tags = Counter(tag for tag, _ in page.tags)
-    assert tags["script"] == 1 and tags["img"] == 0 and tags["details"] == len(questions)
+    assert tags["script"] == 1 and tags["img"] == 0 and html.count('<details class="q"') == len(questions)
     assert page.mistakes == [] and page.open == []
     assert "alert(1)" in page.text and "{{ 7 * 7 }}" in page.text
     assert re.findall("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\ud800-\udfff]", html) == []
@@ -145,7 +180,7 @@ def test_equal_inputs_give_equal_bytes(tmp_path: Path, fake_run: Build, run_info
 
 def test_refusals_and_failures_are_told_apart(tmp_path: Path, fake_run: Build, run_info: dict[str, Any]) -> None:
     run = fake_run(CORPUS, [QUESTIONS[1] | {"id": str(number)} for number in range(120)])
-    classes = Counter(row["class"] for row in per_question(*run.gold_and_run, run.lineages))
+    classes = Counter(row["class"] for row in _rows(run))
     assert classes["error"] and classes["false_refusal"]
     text = Page(_write(tmp_path / "report.html", run, run_info)).text
     assert text.count("Not processed") == classes["error"]
@@ -164,30 +199,26 @@ def test_a_run_without_questions_gives_a_page(tmp_path: Path, fake_run: Build, r
 
 
 def test_long_texts_and_many_questions_stay_within_bounds(
-    tmp_path: Path, fake_run: Build, run_info: dict[str, Any]
+    tmp_path: Path, fake_run: Build, run_info: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    corpus = [
-        {
-            "doc_id": f"doc-{number}",
-            "title": f"Warsaw {number}",
-            "text": "The Warsaw Uprising lasted 63 days in all. " * 400,
-        }
-        for number in range(20)
-    ]
-    question = QUESTIONS[1] | {"question": "Warsaw Uprising lasted days? " * 200, "answers": ["63 " * 3000]}
-    questions = [question | {"id": f"{number:05d}"} for number in range(MAX_QUESTIONS + 200)]
-    run = fake_run(corpus, questions)
+    monkeypatch.setattr(report, "MAX_QUESTIONS", 60)
+    monkeypatch.setattr(report, "_FEW_QUESTIONS", 10)
+    sentence = "The Warsaw Uprising lasted 63 days in all. "
+    corpus = [{"doc_id": f"doc-{number}", "title": f"Warsaw {number}", "text": sentence * 200} for number in range(12)]
+    question = QUESTIONS[1] | {"question": "Warsaw Uprising lasted days? " * 200, "answers": ["63 " * 600] * 30}
+    run = fake_run(corpus, [question | {"id": f"{number:05d}"} for number in range(80)])
     html = _write(tmp_path / "report.html", run, run_info)
-    assert len(html.encode()) < 25e6
-    assert html.count('<details class="q"') == MAX_QUESTIONS
-    assert "1,000 of 1,200 questions" in html
+    assert html.count('<details class="q"') == 60
+    assert "60 of 80 questions" in html
+    assert len(html.encode()) < 60 * 25_000
 
 
-@pytest.mark.parametrize("name", ["musique_train100", "squad2_500", "popqa1000"])
+@pytest.mark.parametrize(("name", "limit"), [("musique_train100", 20), ("squad2_500", 50), ("popqa1000", 1000)])
 def test_real_data_gives_a_page_below_15_mb(
-    tmp_path: Path, data_run: Build, run_info: dict[str, Any], name: str
+    tmp_path: Path, data_run: Build, run_info: dict[str, Any], name: str, limit: int
 ) -> None:
-    html = _write(tmp_path / "report.html", data_run(name), run_info)
+    html = _write(tmp_path / "report.html", data_run(name, limit), run_info)
+    assert html.count('<details class="q"') == limit
     assert len(html.encode()) < 15e6
     page = Page(html)
     assert page.mistakes == [] and page.open == []

@@ -1,0 +1,160 @@
+"""A small repository from documents, relations and synonyms, and an encoder that needs no model."""
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from gpu_rag import ids, schemas
+from gpu_rag.engines.encoder import Encoded
+from gpu_rag.query.repository import Repository
+from gpu_rag.spans import body_start, normal_form, source_text
+
+Documents = dict[str, tuple[str, str]]
+Triple = tuple[str, str, str, str, str]  # doc id, subject, predicate, object, decision
+
+
+class WordEncoder:
+    """Unit vectors of bags of words: each word has a random direction of its own."""
+
+    identity = "words"
+    dim = 48
+    max_tokens = 1000
+
+    def encode(self, texts: Sequence[str], *, kind: str = "passage") -> Encoded:
+        vectors = np.stack([self._vector(text) for text in texts]) if texts else np.empty((0, self.dim), np.float32)
+        counts = np.ones(len(texts), np.int32)
+        return Encoded(vectors, counts, np.zeros_like(counts))
+
+    def _vector(self, text: str) -> np.ndarray:
+        words = re.findall(r"\w+", text.lower()) or [""]
+        seeds = [int.from_bytes(word.encode(), "little") % 2**32 for word in words]
+        total = np.sum([np.random.default_rng(seed).normal(size=self.dim) for seed in seeds], axis=0)
+        return (total / np.linalg.norm(total)).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def encoder() -> WordEncoder:
+    return WordEncoder()
+
+
+@pytest.fixture(scope="session")
+def make_tables(encoder: WordEncoder) -> Callable[..., dict[str, pa.Table]]:
+    def make(
+        documents: Documents, triples: Sequence[Triple] = (), names: Sequence[str] = (),
+        synonyms: Sequence[tuple[str, str, float]] = (),
+    ) -> dict[str, pa.Table]:  # fmt: skip
+        return _tables(encoder, documents, triples, names, synonyms)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_repository(make_tables: Callable[..., dict[str, pa.Table]]) -> Callable[..., Repository]:
+    def make(*arguments: Any, **keywords: Any) -> Repository:
+        return Repository.from_tables(make_tables(*arguments, **keywords))
+
+    return make
+
+
+def _tables(
+    encoder: WordEncoder, documents: Documents, triples: Sequence[Triple], names: Sequence[str],
+    synonyms: Sequence[tuple[str, str, float]],
+) -> dict[str, pa.Table]:  # fmt: skip
+    texts: dict[tuple[str, str], str] = {}
+    rows: dict[str, list[dict[str, Any]]] = {name: [] for name in ("documents", "chunks", "sentences", "links")}
+    chunk_of = {}
+    for doc_id, (title, text) in documents.items():
+        source, body = source_text(title, text), body_start(title, text)
+        chunk_id = chunk_of[doc_id] = ids.chunk_id(doc_id, text, 0)
+        of_doc = {"doc_id": doc_id, "title": title, "text": text}
+        state = {"access": [], "duplicate_of": None, "state": "ok", "reason": ""}
+        rows["documents"].append({**of_doc, **state})
+        rows["chunks"].append({**of_doc, "chunk_id": chunk_id, "order": 0, "start": body, "end": len(source)})
+        texts["chunk", chunk_id] = source
+        for order, match in enumerate(re.finditer(r"[^. ][^.]*\.?", text)):
+            sentence = {"sentence_id": ids.sentence_id(chunk_id, match.group(), order), "order": order}
+            place = {"chunk_id": chunk_id, "doc_id": doc_id, "start": body + match.start(), "end": body + match.end()}
+            rows["sentences"].append({**sentence, **place, "text": match.group()})
+            texts["sentence", sentence["sentence_id"]] = f"{title}: {match.group()}" if title else match.group()
+        for name in names:
+            for match in re.finditer(re.escape(name), source):
+                link = {"entity_id": ids.entity_id(normal_form(name)), "chunk_id": chunk_id, "doc_id": doc_id}
+                rows["links"].append({**link, "start": match.start(), "end": match.end()})
+    ends = [(triple[end], chunk_of[triple[0]]) for triple in triples for end in (1, 3)]
+    linked = [(name, row["chunk_id"]) for name in names for row in rows["links"]
+              if row["entity_id"] == ids.entity_id(normal_form(name))]  # fmt: skip
+    entities = {name: {chunk for other, chunk in ends + linked if other == name} for name, _ in ends + linked}
+    relations = [_relation(*triple, chunk_of[triple[0]]) for triple in triples]
+    facts = {row["fact_id"]: str((s, p, o)) for row, (_, s, p, o, _) in zip(relations, triples, strict=True)
+             if p != "co-mentioned"}  # fmt: skip
+    texts |= {("fact", fact_id): text for fact_id, text in facts.items()}
+    return {
+        "documents": schemas.DOCUMENTS.from_rows(rows["documents"]),
+        "chunks": schemas.CHUNKS.from_rows(rows["chunks"]),
+        "sentences": schemas.SENTENCES.from_rows(rows["sentences"]),
+        "links": schemas.LINKS.from_rows(rows["links"]),
+        "entities": schemas.ENTITIES.from_rows([
+            {"entity_id": ids.entity_id(normal_form(name)), "name": name, "normal_form": normal_form(name),
+             "names": [name], "extractors": ["mentions"], "num_chunks": len(chunks)}
+            for name, chunks in entities.items()
+        ]),
+        "relations": schemas.RELATIONS.from_rows(relations),
+        "facts": schemas.FACTS.from_rows([{"fact_id": fact_id, "text": text} for fact_id, text in facts.items()]),
+        "edges": schemas.EDGES.from_rows(_edges(relations, rows["links"], synonyms)),
+        **_vectors(encoder, texts),
+    }  # fmt: skip
+
+
+def _relation(doc_id: str, subject: str, predicate: str, object_: str, decision: str, chunk_id: str) -> dict[str, Any]:
+    forms = normal_form(subject), normal_form(predicate), normal_form(object_)
+    return {
+        "relation_id": ids.unit_id("relation", chunk_id, "test", *forms), "fact_id": ids.fact_id(*forms),
+        "subject_id": ids.entity_id(forms[0]), "object_id": ids.entity_id(forms[2]), "predicate": predicate,
+        "chunk_id": chunk_id, "doc_id": doc_id, "extractor": "test", "start": None, "end": None, "confidence": None,
+        "decision": decision, "reasons": [],
+    }  # fmt: skip
+
+
+def _edges(
+    relations: list[dict[str, Any]], links: list[dict[str, Any]], synonyms: Sequence[tuple[str, str, float]]
+) -> list[dict[str, Any]]:
+    edges: dict[tuple[str, str, str], dict[str, Any]] = {}
+
+    def add(kind: str, source: str, target: str, accepted: bool, weight: float) -> None:
+        key = (kind, source, target)
+        edge = edges.setdefault(key, dict(zip(("kind", "source_id", "target_id"), key, strict=True)) | {"count": 0})
+        edge["count"] += 1
+        edge["accepted"] = edge.get("accepted", 0) + accepted
+        edge["weight"] = float(edge["count"]) if kind == "relation" else weight
+
+    for row in relations:
+        if row["predicate"] != "co-mentioned":
+            accepted = row["decision"] == "accept"
+            add("relation", *sorted((row["subject_id"], row["object_id"])), accepted, 1.0)
+            for entity_id in {row["subject_id"]: 0, row["object_id"]: 0}:
+                add("passage_entity", row["chunk_id"], entity_id, accepted, 1.0)
+    chunks = {entity: {row["chunk_id"] for row in links if row["entity_id"] == entity} for entity in
+              {row["entity_id"]: 0 for row in links}}  # fmt: skip
+    for row in links:
+        add("passage_name", row["chunk_id"], row["entity_id"], True, 1 / np.log2(1 + len(chunks[row["entity_id"]])))
+    for first, second, cosine in synonyms:
+        add("synonym", *sorted(ids.entity_id(normal_form(name)) for name in (first, second)), True, cosine)
+    return list(edges.values())
+
+
+def _vectors(encoder: WordEncoder, texts: dict[tuple[str, str], str]) -> dict[str, pa.Table]:
+    distinct = sorted({ids.vector_id(text): text for text in texts.values()}.items())
+    vectors = encoder.encode([text for _, text in distinct]).vectors
+    return {
+        "vectors": schemas.VECTORS.from_rows([
+            {"vector_id": vector_id, "vector": vector, "num_tokens": 1, "cut_tokens": 0}
+            for (vector_id, _), vector in zip(distinct, vectors.tolist(), strict=True)
+        ]),
+        "embeddings": schemas.EMBEDDINGS.from_rows([
+            {"kind": kind, "item_id": item, "vector_id": ids.vector_id(text)} for (kind, item), text in texts.items()
+        ]),
+    }  # fmt: skip

@@ -98,6 +98,17 @@ def check_table(table: pa.Table, expected: TableSchema) -> pa.Table:
     return table
 
 
+def conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the table with the schema's columns, in its order and with its field flags.
+
+    Only columns of another type are cast: Arrow refuses to cast a null struct whose fields are non-nullable, even to its own
+    type.
+    """
+    columns = [table.column(field.name) for field in schema]
+    arrays = [c if c.type == field.type else c.cast(field.type) for c, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
 def column(name: str, type_: pa.DataType, *, nullable: bool = False) -> pa.Field:
     """Return a field, non-nullable by default."""
     return pa.field(name, type_, nullable=nullable)

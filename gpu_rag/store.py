@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from gpu_rag.errors import StoreError
 from gpu_rag.ids import canonical_json, content_hash
-from gpu_rag.schemas import FINAL_STATES, STRING, TableSchema, check_table, column
+from gpu_rag.schemas import FINAL_STATES, TableSchema, check_table, column, conform
 
 FORMAT = 1
 _TEMPORARY = ".tmp-"
@@ -205,7 +205,7 @@ class WorkStore:
         keys = results.column("work_key").to_pylist()
         attempts = [self.status[key].attempts + 1 if key in self.status else 1 for key in keys]
         table = results.append_column(column("attempts", pa.int32()), pa.array(attempts, pa.int32()))
-        table = table.select(self.schema.names).cast(self.schema).sort_by("work_key")
+        table = conform(table, self.schema).sort_by("work_key")
         shard = content_hash("shard", *(f"{key}:{tries}" for key, tries in sorted(zip(keys, attempts, strict=True))))
         path = self.folder / f"{shard}.parquet"
         write_parquet(path, table)
@@ -309,7 +309,7 @@ class Artifact:
             raise StoreError(f"artifact {self.folder / name} cannot be read: {error}") from error
         if table.num_rows != expected["rows"]:
             raise StoreError(f"artifact {self.folder / name} has {table.num_rows} rows, expected {expected['rows']}")
-        return table if columns else check_table(table.cast(schema.schema), schema)
+        return table if columns else check_table(conform(table, schema.schema), schema)
 
 
 class ArtifactStore:

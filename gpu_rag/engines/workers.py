@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt
 
 from gpu_rag.engines.require import require
 from gpu_rag.errors import EngineError, InputError, MissingDependencyError, StoreError
+from gpu_rag.schemas import conform
 from gpu_rag.stage import RowStage, Tables, TableStage
 
 _ROW_REASON_CHARS = 300
@@ -57,7 +58,7 @@ class StageWorker:
         expected, got = work.column("work_key").to_pylist(), results.column("work_key").to_pylist()
         if sorted(expected) != sorted(got):
             raise EngineError(f"stage {stage.label} returned {len(got)} rows that do not match its {len(expected)} work keys")
-        return results.select(stage.result_schema.names).cast(stage.result_schema), _peak_rss_bytes()
+        return conform(results, stage.result_schema), _peak_rss_bytes()
 
     def run_tables(self, stage: TableStage, config: BaseModel, *tables: Any) -> tuple[dict[str, pa.Table], int]:
         """Return the stage's output tables and this process's peak memory in bytes."""
@@ -105,12 +106,19 @@ class WorkerPool:
     def num_workers(self) -> int:
         """Return how many workers the pool may have; starts Ray."""
         self._start_ray()
-        if self._config.num_workers is not None:
-            return self._config.num_workers
         resources = self._ray.cluster_resources()
-        by_cpu = int(resources.get("CPU", 1) // self._config.cpus_per_worker)
-        by_gpu = int(resources.get("GPU", 0) / self._config.gpus_per_worker) if self._config.gpus_per_worker else by_cpu
-        return max(1, min(by_cpu, by_gpu))
+        fits = [
+            int(resources.get(name, 0) / each)
+            for name, each in (("CPU", self._config.cpus_per_worker), ("GPU", self._config.gpus_per_worker))
+            if each
+        ]
+        if min(fits) < 1:  # Ray would wait for such a worker for ever
+            raise EngineError(
+                f"no worker fits: run.cpus_per_worker={self._config.cpus_per_worker}, "
+                f"run.gpus_per_worker={self._config.gpus_per_worker}, but the cluster has "
+                f"{resources.get('CPU', 0):g} CPUs and {resources.get('GPU', 0):g} GPUs"
+            )
+        return min(fits) if self._config.num_workers is None else min(self._config.num_workers, *fits)
 
     def take_peak(self) -> int:
         """Return the peak memory in bytes of any worker since the last call."""

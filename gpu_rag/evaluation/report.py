@@ -181,12 +181,15 @@ def _by_type(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _stages(stages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     names = ("label", "rows", "distinct", "cached", "computed", "seconds", "peak_rss_bytes")
-    return [
-        {name: stage.get(name) for name in names}
-        | {name: stage.get(name, {}) for name in ("states", "metrics")}
-        | {"listed": stage.get("listed", [])[:_NUM_LISTED], "num_listed": len(stage.get("listed", []))}
-        for stage in stages
-    ]
+    views = []
+    for stage in stages:
+        states = stage.get("states", {})
+        views.append(
+            {name: stage.get(name) for name in names}
+            | {"states": states, "metrics": stage.get("metrics", {}), "listed": stage.get("listed", [])[:_NUM_LISTED]}
+            | {"num_listed": sum(count for state, count in states.items() if state not in FINAL_STATES)}
+        )
+    return views
 
 
 def _identity(run_info: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

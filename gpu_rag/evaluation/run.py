@@ -15,9 +15,9 @@ from gpu_rag.evaluation.passages import passages
 from gpu_rag.evaluation.report import write_report
 from gpu_rag.evaluation.terminal import metrics_table
 from gpu_rag.query.questions import read_questions
-from gpu_rag.schemas import TableSchema, check_table
+from gpu_rag.schemas import TableSchema, check_table, conform
 from gpu_rag.spans import source_text
-from gpu_rag.store import open_generation, read_json, write_json
+from gpu_rag.store import open_generation, read_json, write_json, write_parquet
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,15 @@ def evaluate_folder(run: Path, questions: Path) -> Evaluation:
         raise StoreError(f"run {run} answered over another generation of index {generation.root}; answer again")
     documents = generation.read(schemas.DOCUMENTS, ["doc_id", "title", "text"])
     sources = {row["doc_id"]: source_text(row["title"], row["text"]) for row in documents.to_pylist()}
-    metrics = evaluate_run(gold, answers, rankings, lineages, sources.__getitem__)
+    metrics = evaluate_run(gold, answers, rankings, lineages, sources.get)
     metrics |= _stage_metrics(run_info)
+    rows = per_question(gold, answers, rankings, lineages)
     write_json(run / "metrics.json", metrics)
+    write_parquet(run / "per_question.parquet", pa.Table.from_pylist(rows))
     write_report(
         run / "report.html",
         metrics=metrics,
-        per_question=per_question(gold, answers, rankings, lineages),
+        per_question=rows,
         questions=gold,
         answers=answers,
         rankings=rankings,
@@ -78,6 +80,6 @@ def _read(run: Path, schema: TableSchema) -> pa.Table:
     if not path.exists():
         raise StoreError(f"{path} is missing: run `gpu-rag answer` to its end first")
     try:
-        return check_table(pq.read_table(path).cast(schema.schema), schema)
+        return check_table(conform(pq.read_table(path), schema.schema), schema)
     except (OSError, pa.ArrowException) as error:
         raise StoreError(f"{path} cannot be read: {error}") from error

@@ -4,6 +4,7 @@ Needs torch and numpy; numba is imported at the first PageRank on a CPU.
 """
 
 from gpu_rag.graph.csr import CsrGraph, build_csr, read_csr, save_csr
+from gpu_rag.graph.load import load_graph
 from gpu_rag.graph.pagerank import PageRankResult, SeedFlag, SparseReset, personalized_pagerank
 from gpu_rag.graph.topk import TopK, topk_in_range
 
@@ -14,6 +15,7 @@ __all__ = [
     "SparseReset",
     "TopK",
     "build_csr",
+    "load_graph",
     "personalized_pagerank",
     "read_csr",
     "save_csr",

@@ -16,7 +16,7 @@ from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.ids import content_hash
-from gpu_rag.index import s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
+from gpu_rag.index import published_graph, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
 from gpu_rag.pipeline import Executor, Progress, StageReport
 from gpu_rag.stage import NoConfig, RowStage, Stage
@@ -127,6 +127,9 @@ def _run_stages(
             outputs, artifacts[stage.label], report = executor.tables(stage, section, tables, input_hash)
         tables |= outputs
         reports.append(report)
+    artifacts[published_graph.LABEL] = published_graph.keep_published_graph(
+        executor.root, tables, artifacts[s07_graph.STAGE.label].manifest["key"]
+    )
     counts = {str(row["table"]): int(row["rows"]) for row in tables["counts"].to_pylist()}
     return artifacts, reports, counts
 

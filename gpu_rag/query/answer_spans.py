@@ -39,8 +39,8 @@ _WEIGHTS = {
 _MAX_RUN_WORDS = 6
 _NEAR_WORDS = 6.0  # words over which nearness falls to 1/e
 _ASKING_WORDS = 2.0  # likewise, within the question, from the question word on
-_JOINERS = frozenset("of and the for in to on with a an by from".split())
-_PLACE_PREPOSITIONS = frozenset("in at near from on to".split())
+_JOINERS = frozenset(["of", "and", "the", "for", "in", "to", "on", "with", "a", "an", "by", "from"])
+_PLACE_PREPOSITIONS = frozenset(["in", "at", "near", "from", "on", "to"])
 _PARTICIPLE = re.compile(r"(?:ed|ing|ly)$")
 _INSIDE_RUN = re.compile("[ \u00a0\\-\u2010-\u2013/]+|\\. ")
 _UNITS = (
@@ -53,6 +53,7 @@ _NUMBER = re.compile(
     re.IGNORECASE,
 )
 _UNIT = re.compile(r"[ -][a-z]+\b")
+_YEARS = re.compile("(?:1\\d{3}|20\\d{2})(?:[-\u2010-\u2013](?:1\\d{3}|20\\d{2}|\\d{2}))?")
 
 
 def candidate_spans(sentence: str) -> dict[tuple[int, int], str]:
@@ -71,13 +72,18 @@ def candidate_spans(sentence: str) -> dict[tuple[int, int], str]:
     for left, right in pairwise(runs):
         between = sentence[left[-1].end : right[0].start].split()
         if 1 <= len(between) <= 2 and _JOINERS.issuperset(between) and len(left) + len(right) <= _MAX_RUN_WORDS + 1:
-            for first in left[-3:]:
-                found.setdefault((first.start, right[-1].end), "phrase")
+            for word in left[-3:]:
+                found.setdefault((word.start, right[-1].end), "phrase")
     return found
 
 
 def rank_spans(
-    question: str, sentences: Sequence[str], titles: Sequence[str], scores: Sequence[float], bank: TokenBank, repository: Repository
+    question: str,
+    sentences: Sequence[str],
+    titles: Sequence[str],
+    scores: Sequence[float],
+    bank: TokenBank,
+    repository: Repository,
 ) -> list[RankedSpan]:
     """Return the candidate answers of some sentences, the best first; those that only repeat the question are left out.
 
@@ -158,14 +164,14 @@ class _Alignment:
         wanted = self.wanted.kind
         text = self.sentence[start:end]
         digit = any(character.isdigit() for character in text)
-        number = kind == "number" or (kind != "date" and not text[0].isalpha() and digit)
+        number = kind != "date" and not _YEARS.fullmatch(text) and (kind == "number" or not text[0].isalpha())
         fits = {
             "date": kind == "date",
             "number": number,
             "name": kind == "name",
             "place": kind == "name",
         }.get(wanted, False)
-        misfits = (wanted == "date" and kind != "date") or (wanted == "number" and not digit and not number)
+        misfits = (wanted == "date" and kind != "date") or (wanted == "number" and not number)
         capital = float(np.mean([self.sentence[self.words[row].start].isupper() for row in content]))
         before = self.folded[max(inside[0] - 2, 0) : inside[0]]
         return {

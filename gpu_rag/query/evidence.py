@@ -1,7 +1,7 @@
 """Sentences of the selected passages, and how well they match a question or demand by their word vectors.
 
-Late interaction: every content word of the asking text looks for its most similar token in a sentence, and the similarities
-are summed by the words' share of idf. A word's vector is the mean of its tokens' last-layer vectors.
+Late interaction: every content word of the asking text looks for its most similar token in a sentence, and the
+similarities are summed by the words' share of idf. A word's vector is the mean of its tokens' last-layer vectors.
 
 Source: Khattab and Zaharia 2020, arXiv:2004.12832 (MaxSim); idf shares as weights measured better than plain sums here.
 """
@@ -42,16 +42,16 @@ def idf_shares(repository: Repository, words: Sequence[Word]) -> np.ndarray:
 def match_sentences(asking: str, rows: np.ndarray, bank: "TokenBank", repository: Repository) -> np.ndarray:
     """Return how well each sentence answers the asking text, float32 (n,) in [0, 1].
 
-    Late interaction plus 0.3 times the idf share of words that stand in the sentence or its title by stem, over 1.3. Which
-    sentence of five dense passages holds the answer, hit@1 on squad2_500: sentence cosine 0.67, coverage 0.79, late
-    interaction 0.81, this 0.81.
+    Late interaction plus 0.3 times the idf share of words that stand in the sentence or its title by stem, over 1.3.
+    Which sentence of five dense passages holds the answer, hit@1 on squad2_500: sentence cosine 0.67, coverage 0.79,
+    late interaction 0.81, this 0.81.
     """
     sentences = titled(repository, rows)
     words = content_words(asking)
     shares = idf_shares(repository, words)
     coverage = [covered(words, split_words(sentence), shares) for sentence in sentences]
     interaction = shares @ bank.best_matches(asking, words, sentences)
-    return np.clip((interaction + 0.3 * np.array(coverage, dtype=np.float32)) / 1.3, 0, 1)
+    return np.asarray(np.clip((interaction + 0.3 * np.array(coverage, dtype=np.float32)) / 1.3, 0, 1), dtype=np.float32)
 
 
 class TokenBank:
@@ -77,7 +77,8 @@ class TokenBank:
         return matches
 
     def word_vectors(self, text: str, words: Sequence[Word], offset: int = 0) -> np.ndarray:
-        """Return the unit mean vector of each word's tokens, float32 (n, dim); zero for a word beyond the encoder's limit.
+        """Return the unit mean vector of each word's tokens, float32 (n, dim); zero for a word beyond the encoder's
+        limit.
 
         Args:
             text: A text of the bank.

@@ -23,15 +23,51 @@ class Expectation(NamedTuple):
 
 
 _AUXILIARIES = frozenset(
-    "is was are were does did do has have had can could will would should may might been be s".split()
+    [
+        "is",
+        "was",
+        "are",
+        "were",
+        "does",
+        "did",
+        "do",
+        "has",
+        "have",
+        "had",
+        "can",
+        "could",
+        "will",
+        "would",
+        "should",
+        "may",
+        "might",
+        "been",
+        "be",
+        "s",
+    ]
 )
 _AMOUNT = re.compile(r"\bhow (many|much|long|old|far|tall|high|large|big|fast|often|deep|wide|heavy)\b")
 _QUESTION_WORD = re.compile(r"\b(?:what|which|whom|whose|who|when|where|why|how)\b")
 _COPULA = re.compile(r"\s+(?:is|was|are|were)\s+(?:the\s+)?(?:names?\s+of\s+(?:the\s+)?)?")
-_VAGUE = frozenset("of kind type sort other".split())  # after which/what: the noun comes later
-_DATES = frozenset("year years date day month century decade time period era season".split())
+_VAGUE = frozenset(["of", "kind", "type", "sort", "other"])  # after which/what: the noun comes later
+_DATES = frozenset(["year", "years", "date", "day", "month", "century", "decade", "time", "period", "era", "season"])
 _NUMBERS = frozenset(
-    "percentage percent number amount population age temperature height length rate distance size speed width".split()
+    [
+        "percentage",
+        "percent",
+        "number",
+        "amount",
+        "population",
+        "age",
+        "temperature",
+        "height",
+        "length",
+        "rate",
+        "distance",
+        "size",
+        "speed",
+        "width",
+    ]
 )
 _BY_WORD: dict[str, Kind] = {
     "who": "name", "whom": "name", "whose": "name", "when": "date", "where": "place", "why": "reason",

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag import schemas
-from gpu_rag.schemas import TableSchema, column
+from gpu_rag.schemas import TableSchema, column, conform
 from gpu_rag.stage import Cardinality, RowStage, Tables
 
 _OF_QUESTIONS = ("question", "decomposition")  # columns of the questions table that stages read
@@ -55,11 +55,11 @@ def query_stage(
         return pa.table({"row_id": ready, **columns})
 
     def assemble(tables: Tables, results: pa.Table, config: Any) -> dict[str, pa.Table]:
-        done = results.rename_columns({"row_id": "id"}).select(writes.schema.names)
+        done = conform(results.rename_columns({"row_id": "id"}), writes.schema)
         before = tables[after.name]
         stopped = before.filter(pc.not_equal(before.column("state"), "ok")).select(["id", "state", "reason"])
         carried = stopped.append_column(payload, pa.nulls(stopped.num_rows, payload.type))
-        return {writes.name: writes.sort(pa.concat_tables([done.cast(writes.schema), carried.cast(writes.schema)]))}
+        return {writes.name: writes.sort(pa.concat_tables([done, conform(carried, writes.schema)]))}
 
     return RowStage(
         number=number,

@@ -7,13 +7,15 @@ Source: HippoRAG 2 (papers/README.md) for edges between phrases and for phrases 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat
 
-from gpu_rag.graph import CsrGraph, build_csr
 from gpu_rag.spans import ascii_phrase
+
+if TYPE_CHECKING:
+    from gpu_rag.graph import CsrGraph
 
 
 class EdgeWeights(BaseModel):
@@ -81,7 +83,7 @@ class GraphView:
         num_passages: int64 (N,), passages whose relations name the node; 0 for chunks.
     """
 
-    graph: CsrGraph
+    graph: "CsrGraph"
     entity_nodes: np.ndarray
     num_passages: np.ndarray
 
@@ -97,6 +99,8 @@ def build_graph_view(
         entity_names: Name of each of M entities.
         edges: By kind: relation, passage_entity, passage_name, synonym.
     """
+    from gpu_rag.graph import build_csr  # torch, which a driver never needs
+
     num_nodes = num_chunks + len(entity_names)
     entity_nodes = num_chunks + _representatives(entity_names, config.phrase_form)
     pairs = {kind: _pairs(kind, of_kind, entity_nodes, num_nodes, config.graph) for kind, of_kind in edges.items()}

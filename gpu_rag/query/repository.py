@@ -16,7 +16,7 @@ from gpu_rag import schemas
 from gpu_rag.engines.lexical import LexicalIndex
 from gpu_rag.engines.vector_index import VectorIndex
 from gpu_rag.errors import InputError
-from gpu_rag.names import Gazetteer, without_parenthesis
+from gpu_rag.names import Gazetteer
 from gpu_rag.query.columns import flags, int64_column, item_vectors, offsets, rows_of
 from gpu_rag.query.graph_view import Edges, GraphView, GraphViewConfig, build_graph_view
 from gpu_rag.schemas import TableSchema
@@ -252,18 +252,10 @@ class Repository:
 
     @functools.cached_property
     def _gazetteer(self) -> tuple[Gazetteer, list[int]]:
-        """The lookup of names in questions, and the entity row of each of its forms.
-
-        It holds what the index looks for in every chunk: titles, names of two or more words, and one-word names of two
-        or more chunks. A single word that one chunk alone has is as often a capitalised common word as a name.
-        """
-        titles = set(self.chunk_titles)
-        titled = {normal_form(form) for title in titles for form in (title, without_parenthesis(title))}
-        columns = (self._entities.column(name).to_pylist() for name in ("normal_form", "names", "num_chunks"))
+        """The lookup of names in questions, and the entity row of each of its forms: every entity that has a link."""
         forms, owners = [], []
-        for row, (form, names, num_chunks) in enumerate(zip(*columns, strict=True)):
-            known = form in titled or num_chunks > 1 or len(form.split()) > 1
-            if known and self.num_chunks_of_entity[row]:
+        for row, names in enumerate(self._entities.column("names").to_pylist()):
+            if self.num_chunks_of_entity[row]:
                 forms += names
                 owners += [row] * len(names)
         return Gazetteer(forms), owners

@@ -31,7 +31,8 @@ class GroundConfig(BaseModel):
     Attributes:
         method: `encoder` (no LLM): whole sentences by late interaction and word coverage (`evidence.match_sentences`).
         max_spans: Annotations a demand may have, the best first.
-        min_score: A sentence below this is no evidence, in [0, 1]; a demand without one at or above stays open. The default
+        min_score: A sentence below this is no evidence, in [0, 1]; a demand without one at or above stays open. The
+        default
             lies below 99 % of the best sentences of answerable questions of squad2_500, so it opens a demand only where
             the passages are about something else.
     """
@@ -56,8 +57,8 @@ def ground(work: pa.Table, *, config: GroundConfig, repository: Repository, enco
 def is_valid(annotation: Row, question: Row, repository: Repository) -> bool:
     """Return whether an annotation may stand (design 6.6, eq. 9).
 
-    Its passage is selected; its span has a word character and is the source's own slice, inside that passage; its type and
-    its variables are the demand's; and its demand retrieved the passage.
+    Its passage is selected; its span has a word character and is the source's own slice, inside that passage; its
+    type and its variables are the demand's; and its demand retrieved the passage.
     """
     demand = next((d for d in question["demands"] if d["demand_id"] == annotation["demand_id"]), None)
     selected = {item["chunk_id"] for item in question["selection"]}
@@ -107,7 +108,9 @@ def _by_encoder(
         values: dict[str, str] = {}
         for demand, rows in zip(question["demands"], by_demand, strict=True):
             scores = match_sentences(demand["description"], rows, bank, repository)
-            best = [row for row in np.argsort(-scores, kind="stable")[: config.max_spans] if scores[row] >= config.min_score]
+            best = [
+                row for row in np.argsort(-scores, kind="stable")[: config.max_spans] if scores[row] >= config.min_score
+            ]
             found = [_annotation(demand, int(rows[row]), float(scores[row]), values, bank, repository) for row in best]
             for binding in found[0]["produces"] if found else ():
                 values.setdefault(binding["variable"], binding["value"])
@@ -138,7 +141,9 @@ def _annotation(
     }
 
 
-_METHODS: dict[str, Callable[[list[Row], GroundConfig, Repository, Encoder], list[list[Row]]]] = {"encoder": _by_encoder}
+_METHODS: dict[str, Callable[[list[Row], GroundConfig, Repository, Encoder], list[list[Row]]]] = {
+    "encoder": _by_encoder
+}
 
 STAGE = query_stage(
     number=6,

@@ -121,7 +121,11 @@ def _extractive(questions: list[Row], config: AnswerConfig, repository: Reposito
     evidence = [sentences[: config.max_sentences] for sentences in evidence]
     bank = TokenBank(
         encoder,
-        [text for asked, group in zip(asking, evidence, strict=True) for text in (asked, *(cited.titled for cited in group))],
+        [
+            text
+            for asked, group in zip(asking, evidence, strict=True)
+            for text in (asked, *(cited.titled for cited in group))
+        ],
     )
     return [
         _reply(question, asked, sentences, bank, repository)

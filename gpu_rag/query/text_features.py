@@ -1,13 +1,15 @@
 """Words of questions and sentences with their offsets, and what the no-LLM stages read off them.
 
-Pure text, no engine but the stemmer. English stop words, question words and negations; text in another language keeps all of
-its words, and scripts without spaces between words give one word a character.
+Pure text, no engine but the stemmer. English stop words, question words and negations; text in another language keeps
+all of its words, and scripts without spaces between words give one word a character.
 """
 
 import functools
 import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from gpu_rag.engines.require import require
 from gpu_rag.names import spot_names
@@ -25,17 +27,132 @@ _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u
 _WORD = re.compile(
     rf"\d+(?:[.,:]\d+)+|[{_UNSPACED}]|[^\W_{_UNSPACED}](?:(?![{_UNSPACED}])[^\W_])*(?:['\u2019][^\W_{_UNSPACED}]+)?"
 )
-QUESTION_WORDS = frozenset("what which who whom whose when where why how".split())
-NEGATIONS = frozenset("not no never neither nor without none nobody nothing cannot".split())
+QUESTION_WORDS = frozenset(("what", "which", "who", "whom", "whose", "when", "where", "why", "how"))
+NEGATIONS = frozenset(("not", "no", "never", "neither", "nor", "without", "none", "nobody", "nothing", "cannot"))
 STOP_WORDS = QUESTION_WORDS | frozenset(
-    """a about above after against all also although am among an and any are as at be because been before being below
-    between both but by can could did do does doing during each few for from further had has have having he her here hers
-    him his i if in into is it its itself me more most much many my no nor not of off on once only or other our out over
-    own same she should so some such than that the their them then there these they this those through to too under until
-    up upon us very was we were while will with within without would you your name called many please tell give""".split()
+    [
+        "a",
+        "about",
+        "above",
+        "after",
+        "against",
+        "all",
+        "also",
+        "although",
+        "am",
+        "among",
+        "an",
+        "and",
+        "any",
+        "are",
+        "as",
+        "at",
+        "be",
+        "because",
+        "been",
+        "before",
+        "being",
+        "below",
+        "between",
+        "both",
+        "but",
+        "by",
+        "called",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "doing",
+        "during",
+        "each",
+        "few",
+        "for",
+        "from",
+        "further",
+        "give",
+        "had",
+        "has",
+        "have",
+        "having",
+        "he",
+        "her",
+        "here",
+        "hers",
+        "him",
+        "his",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "itself",
+        "many",
+        "me",
+        "more",
+        "most",
+        "much",
+        "my",
+        "name",
+        "no",
+        "nor",
+        "not",
+        "of",
+        "off",
+        "on",
+        "once",
+        "only",
+        "or",
+        "other",
+        "our",
+        "out",
+        "over",
+        "own",
+        "please",
+        "same",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "tell",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "through",
+        "to",
+        "too",
+        "under",
+        "until",
+        "up",
+        "upon",
+        "us",
+        "very",
+        "was",
+        "we",
+        "were",
+        "while",
+        "will",
+        "with",
+        "within",
+        "without",
+        "would",
+        "you",
+        "your",
+    ]
 )
 _NEGATED = re.compile(r"n['\u2019]t$")
-_QUOTED = re.compile("[\"\u201c\u00ab\u300c]([^\"\u201c\u201d\u00ab\u00bb\u300c\u300d\n]{2,80})[\"\u201d\u00bb\u300d]")
+_QUOTED = re.compile('["\u201c\u00ab\u300c]([^"\u201c\u201d\u00ab\u00bb\u300c\u300d\n]{2,80})["\u201d\u00bb\u300d]')
 
 
 def split_words(text: str) -> list[Word]:
@@ -56,21 +173,22 @@ def is_negated(text: str) -> bool:
     return any(word in NEGATIONS or _NEGATED.search(word) for word in words)
 
 
-def names_and_quotes(text: str) -> list[str]:
-    """Return the names (the longest of those that overlap) and the quoted strings of a question, each once, in order."""
-    spans = [match.span(1) for match in _QUOTED.finditer(text)]
-    for name in sorted(spot_names(text), key=lambda n: (n.start - n.end, n.start)):
-        if name.name.casefold() not in STOP_WORDS and all(name.end <= s or name.start >= e for s, e in spans):
-            spans.append((name.start, name.end))
-    return list(dict.fromkeys(text[start:end] for start, end in sorted(spans)))
+def name_words(question: str) -> list[Word]:
+    """Return the content words of a question that stand in a name, a number or a quoted string, in order."""
+    spans = [(name.start, name.end) for name in spot_names(question)]
+    spans += [match.span(1) for match in _QUOTED.finditer(question)]
+    return [
+        word
+        for word in content_words(question)
+        if any(character.isdigit() for character in question[word.start : word.end])
+        or any(start <= word.start and word.end <= end for start, end in spans)
+    ]
 
 
-def covered(wanted: Sequence[Word], found: Iterable[Word], weights: Sequence[float]) -> float:
-    """Return the weighted share of the wanted words whose stem is among the found ones, in [0, 1]; 0 without a weight."""
+def covered(wanted: Sequence[Word], found: Iterable[Word], shares: np.ndarray) -> float:
+    """Return the sum of the shares of the wanted words whose stem is among the found ones, in [0, 1]."""
     stems = {word.stem for word in found}
-    total = sum(weights)
-    hits = sum(weight for word, weight in zip(wanted, weights, strict=True) if word.stem in stems)
-    return hits / total if total > 0 else 0.0
+    return float(sum(share for word, share in zip(wanted, shares, strict=True) if word.stem in stems))
 
 
 @functools.lru_cache(maxsize=65536)

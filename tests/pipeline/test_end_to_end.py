@@ -233,3 +233,19 @@ def test_a_corpus_without_text_is_indexed_and_every_question_refused(tmp_path: P
     metrics = evaluate_folder(tmp_path / "run", tmp_path / "questions.jsonl").metrics
     assert metrics["correct_refusal"] == 1.0
     assert metrics["recall@5"] == 0.0
+
+
+def test_the_published_graph_has_a_node_for_every_chunk_and_entity(base: Path) -> None:
+    from gpu_rag.graph import load_graph
+
+    graph = load_graph(base / "index")
+    counts = open_generation(base / "index").manifest["counts"]
+    assert graph.num_nodes == counts["chunks"] + counts["entities"]
+    assert graph.num_edges > 0
+
+
+def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
+    from gpu_rag.graph import load_graph
+
+    with pytest.raises(StoreError, match="holds no published index"):
+        load_graph(tmp_path)

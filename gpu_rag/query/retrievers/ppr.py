@@ -9,7 +9,6 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from gpu_rag.graph import SeedFlag, personalized_pagerank
 from gpu_rag.query.graph_view import GraphView, GraphViewConfig
 from gpu_rag.query.repository import Repository
 from gpu_rag.query.retrievers import Queries, Ranking, min_max, top_rows
@@ -57,6 +56,8 @@ def rank_ppr(
     Flags: `no_entities` (neither fact nor name), `no_seed` or `bad_seed` (no walk; ranked by cosine, `fallback_dense`),
     `not_converged` (ranked by the walk, whose error is above `tol`).
     """
+    from gpu_rag.graph import SeedFlag, personalized_pagerank  # torch, which a driver never needs
+
     view = repository.graph_view(config.view)
     num_chunks = len(repository.chunk_ids)
     dense = repository.chunk_search.scores(queries.vectors)

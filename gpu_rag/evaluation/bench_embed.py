@@ -1,140 +1,232 @@
-"""Benchmark of text embedding: how near the encoder comes to the machine's own float32 matrix product.
+"""Benchmark of text embedding: how near the encoder comes to the machine's own float32 matrix product, on the CPU.
+
+The texts are those that stage 05 would embed of a corpus, by kind. Three things are measured one after the other in every
+repetition, on one thread and on all: `torch.mm` on the model's own products, our encoder, and plain
+`SentenceTransformer.encode` as the peer. A share is the median of the repetitions' own ratios, so a change of the
+machine's speed between repetitions cancels out.
 
 Counted are the floating-point operations that real tokens need: per token 2 operations for every weight of the linear
 layers, per text of L tokens 4 * L^2 * hidden per layer for attention. Padding, embedding look-up, tokenisation,
-normalisations, softmax and GELU count as zero operations, so they lower the share and never raise it; each distinct
-text counts once.
+normalisations, softmax and GELU count as zero operations, so they lower the share and never raise it.
 """
 
-from __future__ import annotations
-
+import os
+import platform
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pydantic import BaseModel
 
-from gpu_rag.engines.encoder import EncoderConfig, load_model, open_encoder
-from gpu_rag.errors import InputError
+from gpu_rag.config import Config
+from gpu_rag.engines.encoder import Encoder, open_encoder
+from gpu_rag.engines.encoder_bert import BertEncoder
+from gpu_rag.engines.encoder_st import load_model
+from gpu_rag.errors import ConfigError, EngineError, InputError
+from gpu_rag.index import s03_chunk, s04_extract
+from gpu_rag.index.s01_ingest import read_corpus
+from gpu_rag.index.s05_embed import embedded_items
+from gpu_rag.stage import RowStage
 
-TILE_HEIGHTS = (256, 512, 1024, 4096)
-_MM_SECONDS = 0.5  # one measurement of the product, per tile height and way of threading
+TOKEN_BUDGET = 12_000  # of one kind in one measurement: some seconds of work for one core
+MAX_DIFFERENCE = 1e-4
+_PRODUCT_ROWS = (512, 2048)
+_PRODUCT_SECONDS = 0.3  # one measurement of the product at one number of rows
+_COPY_FLOATS = 1 << 25
 
 
-def bench_embedding(texts_by_kind: dict[str, list[str]], config: EncoderConfig, repeats: int = 3) -> dict[str, Any]:
-    """Return, per kind of text, the rate of embedding and its share of the float32 rate measured in the same run.
-
-    The float32 rate is `torch.mm` on the model's own products (QKV, attention output, up, down), operations of one
-    layer over the seconds of one layer, so each shape weighs by the time it takes. Measured at several tile heights,
-    once with torch's threads inside a product and once with one product per core; the best of all of these counts,
-    and which one that was stands in `mm_rows` and `mm_threading`. Each repeat measures product, encoder and
-    `SentenceTransformer.encode` one after the other, and a share is the median of the repeats' own ratios.
-    The `cpu_` values are the same over CPU seconds of the process and one-threaded products: on a machine that other
-    processes use too they are the ones to read.
-
-    What limits the share. Floor by operations: 1.0 would need everything but the products to be free. GELU, layer
-    norms, residuals and bias touch about 40 kB a token and layer, in cache; softmax and the products inside attention
-    are small ((L x 32) x (32 x L) per head), where call overhead and vector tails cost more than arithmetic; the
-    tokenizer takes one thread 2 to 5 % of the time. Floor by bytes: a tile of 512 rows reads 7 MB of weights a layer
-    for 1.8 GFLOP, far below the memory's rate, so bytes do not limit it.
+def bench_corpus(corpus: Path, config: Config, *, repeats: int, limit: int | None) -> dict[str, Any]:
+    """Return, per kind of text, the rate of embedding, its share of the float32 rate, and the peer's.
 
     Args:
-        texts_by_kind: For example passages, facts, names; no list empty.
-        config: The encoder to measure; a BERT-like one, on the CPU.
-        repeats: At least 1; the first, unmeasured one warms up.
+        corpus: A file, or a folder (see `s01_ingest`); recorded extractions are used where they stand beside it.
+        config: Sections ingest, chunk, extract and embed; the device is the CPU whatever it says.
+        repeats: Repetitions, at least 1; a first, unmeasured one warms up and compares the vectors.
+        limit: Read only the first documents.
 
     Raises:
-        InputError: A kind without texts, or repeats below 1.
+        InputError: On a malformed corpus, or one without a text to embed.
+        ConfigError: If the model is no BERT with mean pooling, whose operations alone are counted here.
+        EngineError: If a vector differs from the peer's by `MAX_DIFFERENCE` or more.
     """
     import torch
 
-    if repeats < 1 or not all(texts_by_kind.values()):
-        raise InputError("bench_embedding needs repeats >= 1 and at least one text of every kind")
-    encoder = open_encoder(config)
-    reference = load_model(config, "cpu")
-    if config.max_tokens is not None:
-        reference.max_seq_length = config.max_tokens
-    shape = reference[0].auto_model.config
-    hidden, wide, layers = shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers
-    products = ((hidden, 3 * hidden), (hidden, hidden), (hidden, wide), (wide, hidden))
+    settings = config.embed.encoder.model_copy(update={"device": "cpu"})
+    encoder = open_encoder(settings)
+    if not isinstance(encoder, BertEncoder):
+        raise ConfigError(f"embed.encoder.model={settings.model!r} is no BERT with mean pooling: its operations are not counted")
+    texts = _texts_by_kind(corpus, config, limit)
+    if not texts:
+        raise InputError(f"{corpus}: there is nothing to embed")
+    peer = load_model(settings, "cpu")
+    shape = peer[0].auto_model.config
+    model = _Model(shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers)
+    load_before = os.getloadavg()[0]
+    num_threads = torch.get_num_threads()
     kinds = {}
-    for kind, texts in texts_by_kind.items():
-        distinct = list(dict.fromkeys(texts))
-        seen = encoder.encode(distinct)
-        vectors = np.asarray(reference.encode(distinct, normalize_embeddings=True, show_progress_bar=False))
-        lengths = seen.num_tokens.astype(np.float64) - seen.cut_tokens
-        operations = float((lengths * layers * 2 * sum(a * b for a, b in products)).sum())
-        operations += float((4 * layers * hidden * lengths**2).sum())
-        plain = partial(reference.encode, distinct, normalize_embeddings=True, show_progress_bar=False)
-        runs = [
-            _Run(_product_rate(products), _timed(partial(encoder.encode, texts)), _timed(plain)) for _ in range(repeats)
-        ]
-        kinds[kind] = {
-            "texts": len(texts),
-            "distinct": len(distinct),
-            "tokens": int(lengths.sum()),
-            "cut_texts": int((seen.cut_tokens > 0).sum()),
-            "gflop": operations / 1e9,
-            "max_abs_difference": float(np.abs(vectors - seen.vectors).max()),
-            **_shares(operations / 1e9, runs),
-        }
+    for kind, members in texts.items():
+        kinds[kind] = _bench_kind(members, encoder, peer, model, sorted({1, num_threads}), repeats)
     return {
         "encoder": encoder.identity,
-        "threads": torch.get_num_threads(),
+        "threads": num_threads,
+        "cpu": _cpu_model(),
         "torch": str(torch.__version__),
+        "load": [load_before, os.getloadavg()[0]],
         "repeats": repeats,
+        "peer": "SentenceTransformer.encode(batch_size=32, normalize_embeddings=True)",
+        "memory_gb_per_s": _memory_rate(),
         "kinds": kinds,
     }
 
 
+def _texts_by_kind(corpus: Path, config: Config, limit: int | None) -> dict[str, list[str]]:
+    """Return what stage 05 would embed, by kind, in the order of the items' ids."""
+    source = read_corpus(corpus, config.ingest, limit)
+    tables = {
+        "documents": source.documents,
+        "recorded_chunks": source.recorded_chunks,
+        "recorded_extraction": source.recorded_extraction,
+    }
+    extract = config.extract
+    if source.recorded_extraction.num_rows:
+        extract = extract.model_copy(update={"methods": ("recorded", "mentions")})
+    tables |= _run_rows(s03_chunk.STAGE, config.chunk, tables)
+    tables |= _run_rows(s04_extract.STAGE, extract, tables)
+    items: dict[str, list[tuple[str, str]]] = {}
+    for kind, item_id, text in embedded_items(tables, config.embed):
+        items.setdefault(kind, []).append((item_id, text))
+    return {kind: [text for _, text in sorted(members)] for kind, members in items.items()}
+
+
+def _run_rows(stage: RowStage, section: BaseModel, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """Return the stage's output tables, computed here, with the row's own id as its key."""
+    work = stage.content(tables, section)
+    results = stage.run(_renamed(work, "row_id", "work_key"), config=section)
+    return dict(stage.assemble(tables, _renamed(results, "work_key", "row_id"), section))
+
+
+def _renamed(table: pa.Table, old: str, new: str) -> pa.Table:
+    return table.rename_columns([new if name == old else name for name in table.column_names])
+
+
+@dataclass(frozen=True)
+class _Model:
+    """The sizes that decide a BERT's operations: hidden, intermediate, layers."""
+
+    hidden: int
+    wide: int
+    layers: int
+
+    @property
+    def products(self) -> tuple[tuple[int, int], ...]:
+        """(in, out) of a layer's products: QKV, attention output, up, down."""
+        hidden, wide = self.hidden, self.wide
+        return ((hidden, 3 * hidden), (hidden, hidden), (hidden, wide), (wide, hidden))
+
+    @property
+    def num_weights(self) -> int:
+        """Weights of all linear layers."""
+        return self.layers * sum(inner * outer for inner, outer in self.products)
+
+    def gflop(self, lengths: np.ndarray) -> float:
+        """Operations of texts of these lengths in tokens, in 10^9."""
+        attention = 4.0 * self.layers * self.hidden * float((lengths.astype(np.float64) ** 2).sum())
+        return (2.0 * self.num_weights * float(lengths.sum()) + attention) / 1e9
+
+
 @dataclass(frozen=True)
 class _Seconds:
-    """Wall seconds and CPU seconds of the process."""
+    """Wall seconds, and CPU seconds of the process."""
 
     wall: float
     cpu: float
 
 
-@dataclass(frozen=True)
-class _Product:
-    """The best float32 rate found, in GFLOP/s, and where; `per_cpu` is GFLOP per CPU second, one thread."""
-
-    wall: float
-    rows: int
-    threading: str
-    per_cpu: float
-
-
-@dataclass(frozen=True)
-class _Run:
-    """One repeat: product, encoder and plain sentence-transformers, measured one after the other."""
-
-    product: _Product
-    encoder: _Seconds
-    plain: _Seconds
-
-
-def _shares(gflop: float, runs: list[_Run]) -> dict[str, Any]:
-    """Return medians over the repeats; a share is the median of the repeats' own ratios."""
-    best = max(runs, key=lambda run: run.product.wall).product
+def _bench_kind(
+    texts: list[str], encoder: Encoder, peer: Any, model: _Model, threads: list[int], repeats: int
+) -> dict[str, Any]:
+    """Return the figures of one kind of text."""
+    distinct = list(dict.fromkeys(texts))
+    sample, every = _sample(distinct, peer)
+    plain = partial(peer.encode, sample, batch_size=32, normalize_embeddings=True, show_progress_bar=False)
+    found = encoder.encode(sample)
+    difference = float(np.abs(np.asarray(plain()) - found.vectors).max())
+    if not difference < MAX_DIFFERENCE:
+        raise EngineError(f"vectors differ from sentence-transformers by {difference}")
+    lengths = found.num_tokens - found.cut_tokens
+    gflop = model.gflop(lengths)
+    by_threads = {}
+    for count in threads:
+        with _torch_threads(count):
+            ours = partial(encoder.encode, sample)
+            runs = [(_product_rate(model), _timed(ours), _timed(plain)) for _ in range(repeats)]
+        by_threads[str(count)] = _shares(gflop, runs)
     return {
-        "seconds": median(run.encoder.wall for run in runs),
-        "gflop_per_s": median(gflop / run.encoder.wall for run in runs),
-        "mm_gflop_per_s": median(run.product.wall for run in runs),
-        "mm_rows": best.rows,
-        "mm_threading": best.threading,
-        "share": median(gflop / run.encoder.wall / run.product.wall for run in runs),
-        "plain_gflop_per_s": median(gflop / run.plain.wall for run in runs),
-        "plain_share": median(gflop / run.plain.wall / run.product.wall for run in runs),
-        "cpu_gflop_per_s": median(gflop / run.encoder.cpu for run in runs),
-        "cpu_mm_gflop_per_s": median(run.product.per_cpu for run in runs),
-        "cpu_share": median(gflop / run.encoder.cpu / run.product.per_cpu for run in runs),
-        "cpu_plain_share": median(gflop / run.plain.cpu / run.product.per_cpu for run in runs),
+        "texts": len(texts),
+        "distinct": len(distinct),
+        "sample_every": every,
+        "sample_texts": len(sample),
+        "sample_tokens": int(lengths.sum()),
+        "cut_texts": int((found.cut_tokens > 0).sum()),
+        "max_abs_difference": difference,
+        "floor": {"gflop": gflop, "bytes": 4 * (model.num_weights + model.hidden * int(lengths.sum() + len(sample)))},
+        "by_threads": by_threads,
     }
+
+
+def _sample(distinct: list[str], peer: Any) -> tuple[list[str], int]:
+    """Return every k-th text, so that the mix of lengths is kept, and k: about `TOKEN_BUDGET` tokens."""
+    some = distinct[:: max(1, len(distinct) // 500)]
+    ids = peer.tokenizer(some, truncation=True, max_length=peer.max_seq_length)["input_ids"]
+    num_tokens = sum(len(row) for row in ids) * len(distinct) / len(some)
+    every = max(1, round(num_tokens / TOKEN_BUDGET))
+    return distinct[::every], every
+
+
+def _shares(gflop: float, runs: list[tuple[_Seconds, _Seconds, _Seconds]]) -> dict[str, float]:
+    """Return medians over the repetitions of (product per GFLOP, ours, the peer's)."""
+    return {
+        "seconds": median(ours.wall for _, ours, _ in runs),
+        "gflop_per_s": median(gflop / ours.wall for _, ours, _ in runs),
+        "product_gflop_per_s": median(1 / product.wall for product, _, _ in runs),
+        "share": median(gflop * product.wall / ours.wall for product, ours, _ in runs),
+        "share_by_cpu_seconds": median(gflop * product.cpu / ours.cpu for product, ours, _ in runs),
+        "peer_gflop_per_s": median(gflop / peer.wall for _, _, peer in runs),
+        "peer_share": median(gflop * product.wall / peer.wall for product, _, peer in runs),
+        "peer_share_by_cpu_seconds": median(gflop * product.cpu / peer.cpu for product, _, peer in runs),
+        "ratio_to_peer": median(peer.wall / ours.wall for _, ours, peer in runs),
+    }
+
+
+def _product_rate(model: _Model) -> _Seconds:
+    """Return the seconds of one GFLOP of a layer's products, at the better of the row counts."""
+    return min((_product_seconds(model, rows) for rows in _PRODUCT_ROWS), key=lambda seconds: seconds.wall)
+
+
+def _product_seconds(model: _Model, rows: int) -> _Seconds:
+    """Return the seconds of one GFLOP of a layer's products, each shape weighing by the time it takes."""
+    import torch
+
+    steps = [
+        (torch.ones(rows, inner), torch.ones(inner, outer), torch.empty(rows, outer)) for inner, outer in model.products
+    ]
+
+    def layer() -> None:
+        for left, right, out in steps:
+            torch.mm(left, right, out=out)
+
+    layer()
+    rounds = max(3, int(_PRODUCT_SECONDS / _timed(layer).wall))
+    spent = _timed(lambda: [layer() for _ in range(rounds)])
+    gflop = 2e-9 * rows * rounds * model.num_weights / model.layers
+    return _Seconds(spent.wall / gflop, spent.cpu / gflop)
 
 
 def _timed(work: Callable[[], object]) -> _Seconds:
@@ -143,45 +235,27 @@ def _timed(work: Callable[[], object]) -> _Seconds:
     return _Seconds(time.perf_counter() - wall, time.process_time() - cpu)
 
 
-def _product_rate(products: Sequence[tuple[int, int]]) -> _Product:
-    """Return the best rate of one layer's products over the tile heights and both ways of threading."""
+@contextmanager
+def _torch_threads(count: int) -> Iterator[None]:
     import torch
 
-    threads = torch.get_num_threads()
-    found = []
-    for rows in TILE_HEIGHTS:
-        wall, _ = _layer_rate(products, rows)
-        found.append((wall, rows, "inside a product"))
-    per_cpu = 0.0
-    for rows in TILE_HEIGHTS[:3]:
-        try:
-            with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-                rates = list(pool.map(lambda _, height=rows: _layer_rate(products, height), range(threads)))
-        finally:
-            torch.set_num_threads(threads)
-        found.append((sum(wall for wall, _ in rates), rows, "one product per core"))
-        per_cpu = max(per_cpu, max(cpu for _, cpu in rates))
-    return _Product(*max(found), per_cpu=per_cpu)
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
-def _layer_rate(products: Sequence[tuple[int, int]], rows: int) -> tuple[float, float]:
-    """Return (GFLOP per wall second, GFLOP per second of this thread) of one layer's products, the shapes by turns."""
+def _memory_rate() -> float:
+    """Return GB read and written per second by copying 128 MiB, the best of five."""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    steps = []
-    for inner, outer in products:
-        left, right = torch.randn(rows, inner, generator=generator), torch.randn(inner, outer, generator=generator)
-        steps.append((left, right, torch.empty(rows, outer)))
-    gflop = 2e-9 * rows * sum(inner * outer for inner, outer in products)
-    rounds = 0
-    with torch.inference_mode():
-        for left, right, out in steps:
-            torch.mm(left, right, out=out)
-        wall, cpu = time.perf_counter(), time.thread_time()
-        while rounds < 3 or time.perf_counter() - wall < _MM_SECONDS:
-            for left, right, out in steps:
-                torch.mm(left, right, out=out)
-            rounds += 1
-        wall, cpu = time.perf_counter() - wall, time.thread_time() - cpu
-    return gflop * rounds / wall, gflop * rounds / cpu
+    source, target = torch.ones(_COPY_FLOATS), torch.empty(_COPY_FLOATS)
+    return 8e-9 * _COPY_FLOATS / min(_timed(lambda: target.copy_(source)).wall for _ in range(5))
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

@@ -27,9 +27,7 @@ def options(question: str) -> tuple[str, str] | None:
     return left.name, right.name
 
 
-def choose(
-    question: str, offered: tuple[str, str], sentences: Sequence[str], scores: Sequence[float]
-) -> tuple[str, list[int]]:
+def choose(question: str, offered: tuple[str, str], sentences: Sequence[str], scores: Sequence[float]) -> tuple[str, list[int]]:
     """Return the chosen option and the sentences behind the choice.
 
     "First" and "older" take the option with the earliest year in a sentence about it, "later" and "younger" the

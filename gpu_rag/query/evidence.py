@@ -77,8 +77,7 @@ class TokenBank:
         return matches
 
     def word_vectors(self, text: str, words: Sequence[Word], offset: int = 0) -> np.ndarray:
-        """Return the unit mean vector of each word's tokens, float32 (n, dim); zero for a word beyond the encoder's
-        limit.
+        """Return the unit mean vector of each word's tokens, float32 (n, dim); zero beyond the encoder's limit.
 
         Args:
             text: A text of the bank.

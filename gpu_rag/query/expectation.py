@@ -1,4 +1,4 @@
-"""What a question asks for, read off its question word: English rules; in another language every question asks for a phrase."""
+"""What a question asks for, read off its question word by English rules; in another language always a phrase."""
 
 import re
 from typing import Literal, NamedTuple
@@ -23,51 +23,19 @@ class Expectation(NamedTuple):
 
 
 _AUXILIARIES = frozenset(
-    [
-        "is",
-        "was",
-        "are",
-        "were",
-        "does",
-        "did",
-        "do",
-        "has",
-        "have",
-        "had",
-        "can",
-        "could",
-        "will",
-        "would",
-        "should",
-        "may",
-        "might",
-        "been",
-        "be",
-        "s",
-    ]
+    """
+    is was are were does did do has have had can could will would should may might been be s
+    """.split()  # noqa: SIM905
 )
 _AMOUNT = re.compile(r"\bhow (many|much|long|old|far|tall|high|large|big|fast|often|deep|wide|heavy)\b")
 _QUESTION_WORD = re.compile(r"\b(?:what|which|whom|whose|who|when|where|why|how)\b")
 _COPULA = re.compile(r"\s+(?:is|was|are|were)\s+(?:the\s+)?(?:names?\s+of\s+(?:the\s+)?)?")
-_VAGUE = frozenset(["of", "kind", "type", "sort", "other"])  # after which/what: the noun comes later
-_DATES = frozenset(["year", "years", "date", "day", "month", "century", "decade", "time", "period", "era", "season"])
+_VAGUE = frozenset(("of", "kind", "type", "sort", "other"))  # after which/what: the noun comes later
+_DATES = frozenset(("year", "years", "date", "day", "month", "century", "decade", "time", "period", "era", "season"))
 _NUMBERS = frozenset(
-    [
-        "percentage",
-        "percent",
-        "number",
-        "amount",
-        "population",
-        "age",
-        "temperature",
-        "height",
-        "length",
-        "rate",
-        "distance",
-        "size",
-        "speed",
-        "width",
-    ]
+    """
+    percentage percent number amount population age temperature height length rate distance size speed width
+    """.split()  # noqa: SIM905
 )
 _BY_WORD: dict[str, Kind] = {
     "who": "name", "whom": "name", "whose": "name", "when": "date", "where": "place", "why": "reason",
@@ -100,10 +68,11 @@ def expectation(question: str) -> Expectation:
 
 def _noun(rest: str) -> tuple[list[str], list[str]]:
     """Return the words, case folded, and stems of the noun that `rest` begins with: up to three words before a verb."""
-    names, stems = [], []
+    names: list[str] = []
+    stems: list[str] = []
     for word in split_words(rest)[:5]:
         folded = rest[word.start : word.end].casefold()
-        if folded in _VAGUE:
+        if folded in _VAGUE and not names:
             continue
         if folded in STOP_WORDS or folded in _AUXILIARIES:
             break

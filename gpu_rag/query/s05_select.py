@@ -114,9 +114,9 @@ def _cover_then_fill(
     return list(proposed.items())
 
 
-_METHODS: dict[
-    str, Callable[[list[dict[str, Any]], list[dict[str, Any]], Events, SelectConfig], list[tuple[str, str]]]
-] = {"coverage": _cover_then_fill}
+_METHODS: dict[str, Callable[[list[dict[str, Any]], list[dict[str, Any]], Events, SelectConfig], list[tuple[str, str]]]] = {
+    "coverage": _cover_then_fill
+}
 
 STAGE = query_stage(
     number=5,

@@ -31,10 +31,8 @@ class GroundConfig(BaseModel):
     Attributes:
         method: `encoder` (no LLM): whole sentences by late interaction and word coverage (`evidence.match_sentences`).
         max_spans: Annotations a demand may have, the best first.
-        min_score: A sentence below this is no evidence, in [0, 1]; a demand without one at or above stays open. The
-        default
-            lies below 99 % of the best sentences of answerable questions of squad2_500, so it opens a demand only where
-            the passages are about something else.
+        min_score: A sentence below this is no evidence, in [0, 1]; a demand without one at or above stays open. With 0.3
+            open: 0.4 % of the answerable questions of squad2_500, 5 % of those of novels3, 67 % of its foreign ones.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,15 +80,11 @@ def is_valid(annotation: Row, question: Row, repository: Repository) -> bool:
 def retrieved_by(demand_id: str, pool: list[Row]) -> set[str]:
     """Return the ids of the passages that a demand retrieved."""
     return {
-        candidate["chunk_id"]
-        for candidate in pool
-        if any(event["demand_id"] == demand_id for event in candidate["events"])
+        candidate["chunk_id"] for candidate in pool if any(event["demand_id"] == demand_id for event in candidate["events"])
     }
 
 
-def _by_encoder(
-    questions: list[Row], config: GroundConfig, repository: Repository, encoder: Encoder
-) -> list[list[Row]]:
+def _by_encoder(questions: list[Row], config: GroundConfig, repository: Repository, encoder: Encoder) -> list[list[Row]]:
     """Return the best sentences of each demand among the selected passages that it retrieved."""
     candidates: list[list[np.ndarray]] = []
     texts: list[str] = []
@@ -108,9 +102,7 @@ def _by_encoder(
         values: dict[str, str] = {}
         for demand, rows in zip(question["demands"], by_demand, strict=True):
             scores = match_sentences(demand["description"], rows, bank, repository)
-            best = [
-                row for row in np.argsort(-scores, kind="stable")[: config.max_spans] if scores[row] >= config.min_score
-            ]
+            best = [row for row in np.argsort(-scores, kind="stable")[: config.max_spans] if scores[row] >= config.min_score]
             found = [_annotation(demand, int(rows[row]), float(scores[row]), values, bank, repository) for row in best]
             for binding in found[0]["produces"] if found else ():
                 values.setdefault(binding["variable"], binding["value"])
@@ -141,9 +133,7 @@ def _annotation(
     }
 
 
-_METHODS: dict[str, Callable[[list[Row], GroundConfig, Repository, Encoder], list[list[Row]]]] = {
-    "encoder": _by_encoder
-}
+_METHODS: dict[str, Callable[[list[Row], GroundConfig, Repository, Encoder], list[list[Row]]]] = {"encoder": _by_encoder}
 
 STAGE = query_stage(
     number=6,

@@ -104,8 +104,7 @@ def _answered(question: Row, reply: Reply) -> Row:
         "outcome": "answered",
         "refusal_reason": "",
         "citations": [
-            {"doc_id": cited.doc_id, "start": cited.start, "end": cited.end, "quote": cited.quote}
-            for cited in reply.sentences
+            {"doc_id": cited.doc_id, "start": cited.start, "end": cited.end, "quote": cited.quote} for cited in reply.sentences
         ],
         "open_demands": question["sufficiency"]["open_demands"],
     }
@@ -121,11 +120,7 @@ def _extractive(questions: list[Row], config: AnswerConfig, repository: Reposito
     evidence = [sentences[: config.max_sentences] for sentences in evidence]
     bank = TokenBank(
         encoder,
-        [
-            text
-            for asked, group in zip(asking, evidence, strict=True)
-            for text in (asked, *(cited.titled for cited in group))
-        ],
+        [text for asked, group in zip(asking, evidence, strict=True) for text in (asked, *(cited.titled for cited in group))],
     )
     return [
         _reply(question, asked, sentences, bank, repository)
@@ -174,7 +169,7 @@ def _best_first(question: Row) -> list[Row]:
 
 
 def _explained(question: Row, behind: list[Cited], repository: Repository) -> list[Cited]:
-    """Return the sentences of the explanation: the best of each demand in demand order, then those behind the answer."""
+    """Return the explanation's sentences: the best of each demand in demand order, then those behind the answer."""
     best: dict[str, Row] = {}
     for annotation in question["annotations"]:
         known = best.get(annotation["demand_id"])
@@ -192,7 +187,7 @@ def _cited(annotation: Row, repository: Repository) -> Cited:
 
 
 def _most_similar(questions: list[Row], repository: Repository, encoder: Encoder) -> list[Cited]:
-    """Return the sentence of the selected passages that is most similar to each question; for those without annotations."""
+    """Return for each question, none of which has an annotation, the most similar sentence of its passages."""
     vectors = encoder.encode([question["question"] for question in questions], kind="query").vectors
     found = []
     for question, vector in zip(questions, vectors, strict=True):

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from gpu_rag import ids, schemas
-from gpu_rag.engines.encoder import Encoded
+from gpu_rag.engines.encoder import Encoded, TokenVectors
+from gpu_rag.query import s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.repository import Repository
 from gpu_rag.spans import body_start, normal_form, source_text
 
@@ -28,6 +29,17 @@ class WordEncoder:
         vectors = np.stack([self._vector(text) for text in texts]) if texts else np.empty((0, self.dim), np.float32)
         counts = np.ones(len(texts), np.int32)
         return Encoded(vectors, counts, np.zeros_like(counts))
+
+    def encode_tokens(self, texts: Sequence[str]) -> list[TokenVectors]:
+        matches = [list(re.finditer(r"\w+", text)) for text in texts]
+        return [
+            TokenVectors(
+                np.array([self._vector(m.group()) for m in found], np.float32).reshape(-1, self.dim),
+                np.array([m.start() for m in found], np.int32),
+                np.array([m.end() for m in found], np.int32),
+            )
+            for found in matches
+        ]
 
     def _vector(self, text: str) -> np.ndarray:
         words = re.findall(r"\w+", text.lower()) or [""]
@@ -158,3 +170,61 @@ def _vectors(encoder: WordEncoder, texts: dict[tuple[str, str], str]) -> dict[st
             {"kind": kind, "item_id": item, "vector_id": ids.vector_id(text)} for (kind, item), text in texts.items()
         ]),
     }  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def pipeline(encoder: WordEncoder) -> Callable[..., list[dict[str, Any]]]:
+    """Stages 05 to 08 on a pool that holds every passage (or those named in `retrieved`), as rows of columns."""
+    stages = {
+        "selection": (s05_select.select, "select", s05_select.SelectConfig()),
+        "annotations": (s06_ground.ground, "ground", s06_ground.GroundConfig()),
+        "sufficiency": (s07_suffice.suffice, "suffice", s07_suffice.SufficeConfig()),
+        "reply": (s08_answer.answer, "answer", s08_answer.AnswerConfig()),
+    }
+
+    def run(
+        repository: Repository, questions: Sequence[str], *, through: str, demands: list[dict[str, Any]] | None = None,
+        retrieved: dict[str, list[str]] | None = None, **more: Any,
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        engines = {"repository": repository, "encoder": more.get("encoder", encoder)}
+        asked = [demands or [_whole(question)] for question in questions]
+        work = pa.table(
+            {
+                "work_key": pa.array([str(row) for row in range(len(questions))], schemas.STRING),
+                "question": pa.array(questions, schemas.TEXT),
+                "demands": pa.array(asked, schemas.list_of(schemas.DEMAND)),
+                "pool": pa.array([_pool(repository, d, retrieved) for d in asked], schemas.list_of(schemas.CANDIDATE)),
+            }
+        )
+        for name, (function, section, config) in stages.items():
+            needed = {"repository": repository} if name == "selection" else engines
+            result = function(work, config=more.get(section, config), **needed)
+            assert set(result.column("state").to_pylist()) == {"ok"}
+            work = work.append_column(name, result.column(name))
+            if name == through:
+                break
+        return [{k: v for k, v in row.items() if k != "work_key"} for row in work.to_pylist()]
+
+    return run
+
+
+def _whole(question: str) -> dict[str, Any]:
+    return {"demand_id": "D1", "description": question, "query": question, "inputs": [], "outputs": ["x1"]}
+
+
+def _pool(
+    repository: Repository, demands: list[dict[str, Any]], retrieved: dict[str, list[str]] | None
+) -> list[dict[str, Any]]:
+    pool = []
+    for row, (chunk_id, doc_id) in enumerate(zip(repository.chunk_ids, repository.chunk_doc_ids, strict=True)):
+        events = [
+            {"demand_id": demand["demand_id"], "rank": row + 1}
+            for demand in demands
+            if retrieved is None or doc_id in retrieved.get(demand["demand_id"], [])
+        ]
+        if events:
+            pool.append(
+                {"chunk_id": chunk_id, "doc_id": doc_id, "events": events, "num_events": len(events), "best_rank": row + 1,
+                 "same_title": 1, "score": 1.0 / (row + 1)}
+            )  # fmt: skip
+    return pool

@@ -201,5 +201,6 @@ def _finish(out: Path, reports: Sequence[StageReport], num_unfinished: int) -> N
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     for row in rows[:10]:
         typer.echo(f"{row['stage']} {row['row_id']}: {row['state']}: {row['reason']}", err=True)
-    typer.echo(f"{num_unfinished} rows did not reach a final state; all are listed in {path}; the same command tries them again", err=True)
+    typer.echo(f"{num_unfinished} rows did not reach a final state; all stand in {path}", err=True)
+    typer.echo("the same command tries them again (--retry-listed: also those that used up their attempts)", err=True)
     raise typer.Exit(EXIT_UNFINISHED)

@@ -135,7 +135,7 @@ def table_hash(table: pa.Table, schema: TableSchema) -> str:
     return digest.hexdigest()
 
 
-def _hash_array(array: pa.Array, digest: "hashlib._Hash") -> None:
+def _hash_array(array: pa.Array, digest: "hashlib.blake2b") -> None:
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], type=array.type)
     digest.update(f"{array.type}:{len(array)}:{array.null_count}".encode())

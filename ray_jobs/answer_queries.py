@@ -1,6 +1,6 @@
 """Ray job: answer questions over an index on the cluster it is submitted to.
 
-    ray job submit -- python ray_jobs/answer_queries.py ARGUMENTS OF `gpu-rag answer`
+Submit: `ray job submit -- python ray_jobs/answer_queries.py ARGUMENTS`, the arguments of `gpu-rag answer`.
 """
 
 import sys

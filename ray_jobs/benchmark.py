@@ -1,6 +1,6 @@
 """Ray job: run a benchmark on the cluster it is submitted to.
 
-    ray job submit -- python ray_jobs/benchmark.py ARGUMENTS OF `gpu-rag bench`
+Submit: `ray job submit -- python ray_jobs/benchmark.py ARGUMENTS`, the arguments of `gpu-rag bench`.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Ray job: build an index on the cluster it is submitted to.
 
-    ray job submit -- python ray_jobs/build_index.py ARGUMENTS OF `gpu-rag index`
+Submit: `ray job submit -- python ray_jobs/build_index.py ARGUMENTS`, the arguments of `gpu-rag index`.
 """
 
 import sys

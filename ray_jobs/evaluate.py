@@ -1,6 +1,6 @@
 """Ray job: answer questions over an index and evaluate the run, in one submission.
 
-    ray job submit -- python ray_jobs/evaluate.py QUESTIONS --index INDEX --out RUN [more arguments of `gpu-rag answer`]
+Submit: `ray job submit -- python ray_jobs/evaluate.py QUESTIONS --index INDEX --out RUN`, and what else `gpu-rag answer` takes.
 """
 
 import sys

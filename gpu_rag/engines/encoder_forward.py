@@ -106,7 +106,7 @@ class Forward:
         """
         import torch
 
-        batch, length, width = q.shape
+        batch, length = q.shape[:2]
         scores = self._scores[: batch * length * length].view(batch, length, length)
         torch.bmm(q, k.transpose(1, 2), out=scores)
         scores.sub_(scores.amax(-1, keepdim=True)).exp_()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -122,7 +123,7 @@ class SentenceTransformerEncoder:
         edges = [0, _SHORTEST_BUCKET]
         while edges[-1] < longest:
             edges.append(2 * edges[-1])
-        for low, high in reversed(list(zip(edges, edges[1:], strict=False))):
+        for low, high in reversed(list(pairwise(edges))):
             members = np.flatnonzero((lengths > low) & (lengths <= high))
             if len(members):
                 yield members, max(1, min(_MAX_ROWS[device], _BATCH_TOKENS[device] // high))

@@ -58,13 +58,15 @@ def bench_corpus(corpus: Path, config: Config, *, repeats: int, limit: int | Non
     """
     import torch
 
-    settings = config.embed.encoder.model_copy(update={"device": "cpu"})
-    encoder = open_encoder(settings)
-    if not isinstance(encoder, BertEncoder):
-        raise ConfigError(f"embed.encoder.model={settings.model!r} is no BERT with mean pooling: its operations are not counted")
     texts = _texts_by_kind(corpus, config, limit)
     if not texts:
         raise InputError(f"{corpus}: there is nothing to embed")
+    settings = config.embed.encoder.model_copy(update={"device": "cpu"})
+    encoder = open_encoder(settings)
+    if not isinstance(encoder, BertEncoder):
+        raise ConfigError(
+            f"embed.encoder.model={settings.model!r} is no BERT with mean pooling: its operations are not counted"
+        )
     peer = load_model(settings, "cpu")
     shape = peer[0].auto_model.config
     model = _Model(shape.hidden_size, shape.intermediate_size, shape.num_hidden_layers)
@@ -214,17 +216,17 @@ def _product_seconds(model: _Model, rows: int) -> _Seconds:
     """Return the seconds of one GFLOP of a layer's products, each shape weighing by the time it takes."""
     import torch
 
-    steps = [
-        (torch.ones(rows, inner), torch.ones(inner, outer), torch.empty(rows, outer)) for inner, outer in model.products
-    ]
+    random = partial(torch.randn, generator=torch.Generator().manual_seed(0))
+    steps = [(random(rows, inner), random(inner, outer), torch.empty(rows, outer)) for inner, outer in model.products]
 
-    def layer() -> None:
-        for left, right, out in steps:
-            torch.mm(left, right, out=out)
+    def layers(rounds: int = 1) -> None:
+        for _ in range(rounds):
+            for left, right, out in steps:
+                torch.mm(left, right, out=out)
 
-    layer()
-    rounds = max(3, int(_PRODUCT_SECONDS / _timed(layer).wall))
-    spent = _timed(lambda: [layer() for _ in range(rounds)])
+    layers()
+    rounds = max(3, int(_PRODUCT_SECONDS / _timed(layers).wall))
+    spent = _timed(partial(layers, rounds))
     gflop = 2e-9 * rows * rounds * model.num_weights / model.layers
     return _Seconds(spent.wall / gflop, spent.cpu / gflop)
 

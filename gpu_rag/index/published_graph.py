@@ -7,6 +7,7 @@ Nodes are the chunks, then the entities, each in id order, isolated ones include
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,5 +46,6 @@ def _write(tables: Tables, folder: Path) -> None:
     save_csr(graph, folder)
 
 
-def _rows(ids: pa.ChunkedArray, nodes: pa.Table) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    return pc.index_in(ids, value_set=nodes.column("node_id").combine_chunks()).to_numpy().astype(np.int64)
+def _rows(ids: pa.ChunkedArray, nodes: pa.Table) -> npt.NDArray[np.int64]:
+    rows = pc.index_in(ids, value_set=nodes.column("node_id").combine_chunks())
+    return np.asarray(rows.to_numpy(), dtype=np.int64)

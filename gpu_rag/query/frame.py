@@ -20,7 +20,7 @@ _OUTPUTS = (
     schemas.DEMANDS, schemas.LISTS, schemas.POOLS, schemas.SELECTIONS, schemas.ANNOTATIONS, schemas.SUFFICIENCIES,
     schemas.REPLIES,
 )  # fmt: skip
-_SOURCE = {name: schemas.QUESTIONS for name in _OF_QUESTIONS} | {schema.name: schema for schema in _OUTPUTS}
+_SOURCE = dict.fromkeys(_OF_QUESTIONS, schemas.QUESTIONS) | {schema.name: schema for schema in _OUTPUTS}
 
 
 def query_stage(
@@ -76,7 +76,9 @@ def query_stage(
     )
 
 
-def result_table(work: pa.Table, stage_payload: pa.Field, values: list[Any], failures: dict[int, str] | None = None) -> pa.Table:
+def result_table(
+    work: pa.Table, stage_payload: pa.Field, values: list[Any], failures: dict[int, str] | None = None
+) -> pa.Table:
     """Return a stage's results: `values` by row of `work`; a row in `failures` has state error and its reason instead."""
     failed = failures or {}
     rows = range(work.num_rows)

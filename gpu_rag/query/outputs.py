@@ -8,7 +8,6 @@ from gpu_rag import schemas
 from gpu_rag.stage import Tables
 
 
-
 def answer_table(tables: Tables) -> pa.Table:
     """Return `schemas.ANSWERS`: an answer, a refusal with its reason, or the state that kept a row from either."""
     rows = []

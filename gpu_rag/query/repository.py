@@ -20,7 +20,7 @@ from gpu_rag.names import Gazetteer
 from gpu_rag.query.columns import flags, int64_column, item_vectors, offsets, rows_of
 from gpu_rag.query.graph_view import Edges, GraphView, GraphViewConfig, build_graph_view
 from gpu_rag.schemas import TableSchema
-from gpu_rag.spans import body_start, normal_form, source_text
+from gpu_rag.spans import body_start, source_text
 from gpu_rag.store import Generation, open_generation, read_json
 
 TABLES: tuple[TableSchema, ...] = (

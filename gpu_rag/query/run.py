@@ -4,6 +4,7 @@ The order of the stages stands in `QUERY`. A RUN folder belongs to one index, on
 the same three resumes it, anything else is refused by name.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,7 +91,7 @@ def answer_questions(
             "questions": table_hash(asked, schemas.QUESTIONS),
         }
         _bind(out, binding)
-        openers = {
+        openers: dict[str, Callable[[], Any]] = {
             "encoder": partial(open_encoder, config.embed.encoder),
             "repository": partial(open_repository, index, generation.manifest["id"]),
         }

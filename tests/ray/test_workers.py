@@ -128,7 +128,7 @@ def test_a_row_that_kills_its_worker_is_alone_in_its_state(tmp_path: Path, pool:
 
 
 def test_a_worker_that_dies_once_costs_no_row(tmp_path: Path, pool: WorkerPool) -> None:
-    rows, report = execute(tmp_path, pool, texts(a="one", b=f"die once {tmp_path / 'mark'}"))
+    _, report = execute(tmp_path, pool, texts(a="one", b=f"die once {tmp_path / 'mark'}"))
     assert report.states == {"ok": 2}
 
 

@@ -13,7 +13,7 @@ from gpu_rag.evaluation.bench_embed import bench_corpus
 
 
 def _corpus(folder: Path, texts: list[str]) -> Path:
-    rows = [{"title": f"Title {row}", "text": text} for row, text in enumerate(texts)]
+    rows = [{"doc_id": str(row), "title": f"Title {row}", "text": text} for row, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return folder
 
@@ -40,6 +40,6 @@ def test_operations_of_texts_are_those_of_products_and_attention() -> None:
 
 
 def test_corpus_without_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "corpus.jsonl").write_text('{"title": "", "text": " "}\n', encoding="utf-8")
+    (tmp_path / "corpus.jsonl").write_text('{"doc_id": "1", "title": "", "text": " "}\n', encoding="utf-8")
     with pytest.raises(InputError, match="nothing to embed"):
         bench_corpus(tmp_path, Config(), repeats=1, limit=None)

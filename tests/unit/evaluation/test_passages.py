@@ -25,7 +25,7 @@ def test_spans_are_marked_in_place_and_overlaps_carry_both_labels() -> None:
 
 def test_a_long_text_keeps_what_is_around_its_spans() -> None:
     text = "lorem " * 500 + "HERE " + "ipsum " * 500 + "THERE " + "dolor " * 500
-    segments = highlight(text, [Span(at := text.index("HERE"), at + 4, "D1", False), Span(at := text.index("THERE"), at + 5, "D2", False)], 300)  # fmt: skip  # noqa: E501
+    segments = highlight(text, [Span(at := text.index("HERE"), at + 4, "D1", False), Span(at := text.index("THERE"), at + 5, "D2", False)], 300)  # fmt: skip
     assert [segment.text for segment in segments if segment.kind == "span"] == ["HERE", "THERE"]
     assert [segment.kind for segment in segments] == [
         "gap",

@@ -47,10 +47,11 @@ def index(
     retry_listed: RetryListed = False,
 ) -> None:
     """Turn a corpus into a published, evidence-bound index."""
-    from gpu_rag.config import load_config
+    from gpu_rag.config import INDEX_SECTIONS, load_config
     from gpu_rag.index.build import build_index
 
-    loaded = load_config(hardware=hardware, files=config or (), settings=settings or ())
+    reads = (*INDEX_SECTIONS, "run")
+    loaded = load_config(hardware=hardware, files=config or (), settings=settings or (), reads=reads)
     with _progress() as progress:
         result = build_index(
             corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed
@@ -78,7 +79,7 @@ def answer(
     retry_listed: RetryListed = False,
 ) -> None:
     """Answer a file of questions over an index, with citations, or refuse."""
-    from gpu_rag.config import load_config
+    from gpu_rag.config import QUERY_SECTIONS, load_config
     from gpu_rag.query.run import answer_questions
     from gpu_rag.store import open_generation
 
@@ -90,6 +91,7 @@ def answer(
         files=config or (),
         settings=settings or (),
         base={"embed": built_with["embed"]},
+        reads=(*QUERY_SECTIONS, "embed", "run"),
     )
     with _progress() as progress:
         result = answer_questions(

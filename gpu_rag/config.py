@@ -69,6 +69,7 @@ def load_config(
     files: Sequence[Path] = (),
     settings: Sequence[str] = (),
     base: dict[str, Any] | None = None,
+    reads: Sequence[str] | None = None,
 ) -> Config:
     """Return the layered config.
 
@@ -79,6 +80,8 @@ def load_config(
         files: YAML files, later ones win.
         settings: `key.key=value` pairs, the value read as YAML.
         base: Sections to start from instead of the defaults (an index's own).
+        reads: Sections that the command reads: `settings` of another would change nothing, and are refused. Files may
+            hold all sections, one file for all commands.
 
     Raises:
         ConfigError: Naming the file or `--set` and the key.
@@ -92,9 +95,13 @@ def load_config(
     for setting in settings:
         merged = _merge(merged, _parse_setting(setting))
     try:
-        return Config.model_validate(merged)
+        config = Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_problem(item) for item in error.errors())) from error
+    for setting in settings if reads is not None else ():
+        if setting.partition(".")[0].strip() not in reads:
+            raise ConfigError(f"--set {setting!r} changes nothing here; this command reads {', '.join(reads)}")
+    return config
 
 
 def packaged_config(folder: str, name: str) -> Path:

@@ -20,6 +20,12 @@ _INVISIBLE = frozenset(
     "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # marks of writing direction
 )
 _SURROGATES = re.compile("[\ud800-\udfff]")
+# Nothing to see: white space, controls, Unicode's Default_Ignorable_Code_Point (fillers of Hangul, variation selectors,
+# joiners, tags, ...), annotation marks, and the Braille cell without a dot.
+_BLANK = re.compile(
+    "[\\s\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]*"
+)
 
 
 def source_text(title: str, text: str) -> str:
@@ -34,7 +40,7 @@ def body_start(title: str, text: str) -> int:
 
 def is_blank(text: str) -> bool:
     """Return whether the text holds nothing but white space and invisible characters."""
-    return all(c.isspace() or c in _INVISIBLE or unicodedata.category(c) == "Cc" for c in text)
+    return _BLANK.fullmatch(text) is not None
 
 
 def clean_text(text: str) -> str:

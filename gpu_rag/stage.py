@@ -53,6 +53,8 @@ class _StageBase:
     cardinality: Cardinality
     engines: tuple[str, ...] = ()  # keywords under which engines enter `run`: encoder, repository, ...
     resources: Resources = field(default_factory=Resources)
+    # Of the config, what the work of a row does not depend on, or an engine's identity stands for: pydantic's `exclude`.
+    not_keyed: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -69,7 +71,7 @@ class _StageBase:
         parts = {
             "stage": self.label,
             "version": self.version,
-            "config": config.model_dump(mode="json"),
+            "config": config.model_dump(mode="json", exclude=dict(self.not_keyed)),
             "engines": {name: identities[name] for name in self.engines},
         }
         return content_hash("fingerprint", canonical_json(parts))

@@ -215,16 +215,20 @@ class WorkerPool:
         if self._ray.is_initialized():
             return
         self._owns_ray = True
-        options: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
-        if self._address:
-            options["address"] = self._address
-        else:
+        address = self._address or "local"
+        options: dict[str, Any] = {"address": address, "log_to_driver": False, "configure_logging": False}
+        if address == "local":
             options |= {"include_dashboard": False, "object_store_memory": self._config.object_store_bytes}
+        ray_log = logging.getLogger("ray")
+        level = ray_log.level
+        ray_log.setLevel(logging.ERROR)  # its start-up notices are not about this run
         try:
             self._ray.init(**options)
         except (ConnectionError, ValueError, RuntimeError) as error:
             self._owns_ray = False
-            raise EngineError(f"Ray does not start at {self._address or 'this machine'}: {error}") from error
+            raise EngineError(f"Ray does not start at {address}: {error}") from error
+        finally:
+            ray_log.setLevel(level)
 
 
 def _halve(shard: _Shard, queue: deque[_Shard], stage: RowStage, cause: str) -> Iterator[pa.Table]:

@@ -35,7 +35,7 @@ from gpu_rag.index.s01_ingest import read_corpus
 from gpu_rag.index.s05_embed import embedded_items
 from gpu_rag.stage import RowStage
 
-TOKEN_BUDGET = 12_000  # of one kind in one measurement: some seconds of work for one core
+TOKEN_BUDGET = 8_000  # of one kind in one measurement: some seconds of work for one core
 MAX_DIFFERENCE = 1e-4
 _PRODUCT_ROWS = (512, 2048)
 _PRODUCT_SECONDS = 0.3  # one measurement of the product at one number of rows

@@ -17,7 +17,7 @@ from gpu_rag.evaluation.terminal import metrics_table
 from gpu_rag.query.questions import read_questions
 from gpu_rag.schemas import TableSchema, check_table, conform
 from gpu_rag.spans import source_text
-from gpu_rag.store import open_generation, read_json, write_json, write_parquet
+from gpu_rag.store import file_checksum, open_generation, read_json, write_json, write_parquet
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ def evaluate_folder(run: Path, questions: Path) -> Evaluation:
         InputError: If the questions are not those of the run, naming ids.
     """
     run_info = read_json(run / "report.json")
-    answers, rankings, lineages = (_read(run, s) for s in (schemas.ANSWERS, schemas.RANKINGS, schemas.LINEAGES))
+    tables = (schemas.ANSWERS, schemas.RANKINGS, schemas.LINEAGES)
+    answers, rankings, lineages = (_read(run, schema, run_info["files"]) for schema in tables)
     gold = read_questions(questions, run_info["limit"])
     generation = open_generation(Path(run_info["index"]))
     if generation.content_hash != run_info["index_content_hash"]:
@@ -75,10 +76,13 @@ def _stage_metrics(run_info: dict[str, Any]) -> dict[str, float | None]:
     return metrics
 
 
-def _read(run: Path, schema: TableSchema) -> pa.Table:
+def _read(run: Path, schema: TableSchema, checksums: dict[str, str]) -> pa.Table:
+    """Return a table of the run; the report, written last, says which files belong together."""
     path = run / f"{schema.name}.parquet"
     if not path.exists():
         raise StoreError(f"{path} is missing: run `gpu-rag answer` to its end first")
+    if file_checksum(path) != checksums[path.name]:
+        raise StoreError(f"{path} does not match {run / 'report.json'}: run `gpu-rag answer` to its end again")
     try:
         return check_table(conform(pq.read_table(path), schema.schema), schema)
     except (OSError, pa.ArrowException) as error:

@@ -15,6 +15,7 @@ from gpu_rag.config import INDEX_SECTIONS, Config
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
+from gpu_rag.errors import ConfigError
 from gpu_rag.ids import content_hash
 from gpu_rag.index import published_graph, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
@@ -80,8 +81,11 @@ def build_index(
 
     Raises:
         InputError: On a malformed corpus, naming file and line.
+        ConfigError: If `out` is a RUN folder.
         StoreError: If another process writes `out`.
     """
+    if (out / "run.json").exists():
+        raise ConfigError(f"{out} is a run folder; choose another --out for the index")
     with writer_lock(out):
         source = read_corpus(corpus, config.ingest, limit)
         ingest = _ingest_report(source)
@@ -101,7 +105,8 @@ def build_index(
             code_version=__version__,
         )
         result = IndexResult(generation, (ingest, *reports))
-        write_json(out / "report.json", {"stages": [report.as_dict() for report in result.reports]})
+        stages = [report.as_dict() for report in result.reports]
+        write_json(out / "report.json", {"generation": generation.manifest["id"], "stages": stages})
         return result
 
 

@@ -112,4 +112,5 @@ STAGE = RowStage(
     run=embed,
     assemble=_assemble,
     metrics=("num_tokens", "cut_tokens", "cut_texts"),
+    not_keyed={"kinds": True, "encoder": {"model", "max_tokens", "query_instruction"}},
 )  # fmt: skip

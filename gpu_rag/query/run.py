@@ -25,7 +25,16 @@ from gpu_rag.query.outputs import answer_table, lineage_table, ranking_table
 from gpu_rag.query.questions import read_questions
 from gpu_rag.query.repository import open_repository
 from gpu_rag.stage import RowStage
-from gpu_rag.store import Generation, open_generation, read_json, table_hash, write_json, write_parquet, writer_lock
+from gpu_rag.store import (
+    Generation,
+    file_checksum,
+    open_generation,
+    read_json,
+    table_hash,
+    write_json,
+    write_parquet,
+    writer_lock,
+)
 
 QUERY: tuple[RowStage, ...] = (
     s01_demand.STAGE,
@@ -78,24 +87,28 @@ def answer_questions(
 
     Raises:
         InputError: On malformed questions, naming file and line.
-        ConfigError: If `out` belongs to another index, config or question file, or the encoder is not the index's.
+        ConfigError: If `out` belongs to another index, config or question file or is an index itself, or the encoder is
+            not the index's.
         StoreError: If an artifact of the index is missing or altered.
     """
+    if (out / "CURRENT").exists():
+        raise ConfigError(f"{out} is an index folder; choose another --out for the run")
     asked = read_questions(questions, limit)
     generation = open_generation(index)
     identity = _check_encoder(generation, config)
+    encoder = content_hash("query encoder", identity, config.embed.encoder.query_instruction)
     with writer_lock(out):
         binding = {
             "index": generation.content_hash,
-            "config": config.hash(QUERY_SECTIONS),
+            "config": content_hash("run config", config.hash(QUERY_SECTIONS), encoder),
             "questions": table_hash(asked, schemas.QUESTIONS),
         }
         _bind(out, binding)
         openers: dict[str, Callable[[], Any]] = {
             "encoder": partial(open_encoder, config.embed.encoder),
-            "repository": partial(open_repository, index, generation.manifest["id"]),
+            "repository": partial(open_repository, index.resolve(), generation.manifest["id"]),
         }
-        identities = {"encoder": identity, "repository": generation.content_hash}
+        identities = {"encoder": encoder, "repository": generation.content_hash}
         tables = {"questions": asked}
         reports = []
         with WorkerPool(config.run, openers, address) as pool:
@@ -105,10 +118,12 @@ def answer_questions(
                 tables |= outputs
                 reports.append(report)
         result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports))
-        write_parquet(out / "answers.parquet", result.answers)
-        write_parquet(out / "rankings.parquet", result.rankings)
-        write_parquet(out / "lineages.parquet", lineage_table(tables))
-        write_json(out / "report.json", _run_info(generation, config, system, result.reports, limit))
+        written = {"answers": result.answers, "rankings": result.rankings, "lineages": lineage_table(tables)}
+        for name, table in written.items():
+            write_parquet(out / f"{name}.parquet", table)
+        files = {f"{name}.parquet": file_checksum(out / f"{name}.parquet") for name in written}
+        run_info = _run_info(generation, config, system, result.reports, limit)
+        write_json(out / "report.json", run_info | {"config_hash": binding["config"], "files": files})
         return result
 
 
@@ -141,20 +156,20 @@ def _run_info(
     generation: Generation, config: Config, system: str, reports: tuple[StageReport, ...], limit: int | None
 ) -> dict[str, Any]:
     """Return what identifies and accounts for the run: printed in reports, never read back by a stage."""
-    index_report = generation.root / "report.json"
+    report_path = generation.root / "report.json"
+    index_report = read_json(report_path) if report_path.exists() else {}
+    of_generation = index_report.get("generation") == generation.manifest["id"]
     return {
         "system": system,
         "code_version": __version__,
-        "config_hash": config.hash(QUERY_SECTIONS),
         "config": config.sections(QUERY_SECTIONS),
         "index_config": generation.manifest["config"],
         "index_content_hash": generation.content_hash,
         "index_counts": generation.manifest["counts"],
         "corpus_hash": generation.manifest["corpus_hash"],
-        "encoder": generation.manifest["encoder"],
-        "run_hash": content_hash("run", generation.content_hash, config.hash(QUERY_SECTIONS)),
+        "encoder": generation.manifest["encoder"] | {"query_instruction": config.embed.encoder.query_instruction},
         "limit": limit,
-        "index": str(generation.root),
+        "index": str(generation.root.resolve()),
         "stages": [report.as_dict() for report in reports],
-        "index_stages": read_json(index_report)["stages"] if index_report.exists() else [],
+        "index_stages": index_report["stages"] if of_generation else [],
     }

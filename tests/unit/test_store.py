@@ -226,3 +226,9 @@ def test_json_is_replaced_whole(tmp_path: Path) -> None:
     write_json(path, {"a": 2})
     assert path.read_text() == '{\n "a": 2\n}\n'
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_content_hash_is_the_same_after_parquet_which_renames_list_items(tmp_path: Path) -> None:
+    table = ITEMS.build({"id": ["a", "b"], "tags": [["x", "y"], []]})
+    pq.write_table(table, tmp_path / "items.parquet")
+    assert table_hash(pq.read_table(tmp_path / "items.parquet"), ITEMS) == table_hash(table, ITEMS)

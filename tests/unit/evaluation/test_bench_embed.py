@@ -15,6 +15,8 @@ from gpu_rag.evaluation.bench_embed import bench_corpus
 def _corpus(folder: Path, texts: list[str]) -> Path:
     rows = [{"doc_id": str(row), "title": f"Title {row}", "text": text} for row, text in enumerate(texts)]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    recorded = {"doc_id": "0", "entities": ["Alice Adams"], "triples": [["Alice Adams", "met", "Bob Brown"]]}
+    (folder / "openie.jsonl").write_text(json.dumps(recorded) + "\n", encoding="utf-8")
     return folder
 
 

@@ -117,6 +117,14 @@ def evaluate(
 
 
 @app.command()
+def report(runs: Annotated[list[Path], typer.Argument(help="Evaluated RUN folders over one corpus.")]) -> None:
+    """Print the metrics of several runs side by side."""
+    from gpu_rag.evaluation.compare import compare_runs
+
+    Console().print(compare_runs(runs))
+
+
+@app.command()
 def verify(
     index: Annotated[Path, typer.Argument(help="INDEX folder.")],
     hash_: Annotated[bool, typer.Option("--hash", help="Print the content hash as the last line.")] = False,

@@ -14,6 +14,7 @@ from gpu_rag.engines.require import require
 from gpu_rag.errors import ConfigError
 
 BUNDLED_MODEL = "minilm"
+_NO_LIMIT = 1_000_000  # tokenizers without a limit write a huge number
 _COMPUTING = (".json", ".safetensors", ".bin", ".txt", ".model")  # weights, tokenizer, module settings
 
 
@@ -61,12 +62,12 @@ def encoder_identity(config: ModelChoice) -> str:
 
 
 def _own_limit(folder: Path) -> int:
-    path = folder / "sentence_bert_config.json"
-    settings = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    limit = settings.get("max_seq_length")
-    if limit is None:
-        raise ConfigError(f"encoder model {folder} states no limit (max_seq_length): set embed.encoder.max_tokens")
-    return int(limit)
+    for name, key in (("sentence_bert_config.json", "max_seq_length"), ("tokenizer_config.json", "model_max_length")):
+        path = folder / name
+        limit = json.loads(path.read_text(encoding="utf-8")).get(key) if path.exists() else None
+        if limit is not None and limit < _NO_LIMIT:
+            return int(limit)
+    raise ConfigError(f"encoder model {folder} states no limit (max_seq_length): set embed.encoder.max_tokens")
 
 
 __all__ = ["BUNDLED_MODEL", "encoder_identity", "model_folder"]

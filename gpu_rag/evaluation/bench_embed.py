@@ -14,6 +14,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -208,26 +209,44 @@ def _shares(gflop: float, runs: list[tuple[_Seconds, _Seconds, _Seconds]]) -> di
 
 
 def _product_rate(model: _Model) -> _Seconds:
-    """Return the seconds of one GFLOP of a layer's products, at the better of the row counts."""
-    return min((_product_seconds(model, rows) for rows in _PRODUCT_ROWS), key=lambda seconds: seconds.wall)
+    """Return the seconds of one GFLOP of a layer's products: the best of torch's own threads and one product per core."""
+    import torch
+
+    count = torch.get_num_threads()
+    ways = [_product_seconds(model, rows, 1) for rows in _PRODUCT_ROWS]
+    if count > 1:
+        ways.append(_product_seconds(model, _PRODUCT_ROWS[0], count))
+    return min(ways, key=lambda seconds: seconds.wall)
 
 
-def _product_seconds(model: _Model, rows: int) -> _Seconds:
-    """Return the seconds of one GFLOP of a layer's products, each shape weighing by the time it takes."""
+def _product_seconds(model: _Model, rows: int, callers: int) -> _Seconds:
+    """Return the seconds of one GFLOP of a layer's products, each shape weighing by the time it takes.
+
+    Several callers run at once, each on one thread, as the encoder's tiles do; one caller uses torch's own threads.
+    """
     import torch
 
     random = partial(torch.randn, generator=torch.Generator().manual_seed(0))
-    steps = [(random(rows, inner), random(inner, outer), torch.empty(rows, outer)) for inner, outer in model.products]
+    steps = [(random(rows, inner), random(inner, outer)) for inner, outer in model.products]
 
-    def layers(rounds: int = 1) -> None:
+    def layers(rounds: int) -> None:
+        outs = [torch.empty(rows, right.shape[1]) for _, right in steps]
         for _ in range(rounds):
-            for left, right, out in steps:
+            for (left, right), out in zip(steps, outs, strict=True):
                 torch.mm(left, right, out=out)
 
-    layers()
-    rounds = max(3, int(_PRODUCT_SECONDS / _timed(layers).wall))
-    spent = _timed(partial(layers, rounds))
-    gflop = 2e-9 * rows * rounds * model.num_weights / model.layers
+    layers(1)
+    rounds = max(3, int(_PRODUCT_SECONDS / _timed(partial(layers, 1)).wall / callers))
+    before = torch.get_num_threads()
+    try:
+        if callers > 1:
+            with ThreadPoolExecutor(callers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+                spent = _timed(lambda: list(pool.map(layers, [rounds] * callers)))
+        else:
+            spent = _timed(partial(layers, rounds))
+    finally:
+        torch.set_num_threads(before)
+    gflop = 2e-9 * rows * rounds * callers * model.num_weights / model.layers
     return _Seconds(spent.wall / gflop, spent.cpu / gflop)
 
 

@@ -128,7 +128,9 @@ def _run_stages(
             artifacts[stage.label] = executor.keep(stage, outputs)
         else:
             inputs = [hashes.setdefault(name, table_hash(tables[name], _SCHEMAS[name])) for name in stage.reads]
-            input_hash = content_hash("inputs", executor.identities["encoder"], *inputs)
+            if any(_SCHEMAS[name].computed for name in stage.reads):  # floats that their table's hash leaves out
+                inputs.append(executor.identities["encoder"])
+            input_hash = content_hash("inputs", *inputs)
             outputs, artifacts[stage.label], report = executor.tables(stage, section, tables, input_hash)
         tables |= outputs
         reports.append(report)

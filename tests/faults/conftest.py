@@ -110,6 +110,41 @@ class Job:
         return {row["doc_id"]: source_text(row["title"], row["text"]) for row in documents}
 
 
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """(seed, what) -> the folder of a BERT of one layer and 32 dimensions, its weights random; `nan`: not finite."""
+
+    def make(seed: int, weights: str = "random") -> Path:
+        import torch
+        from safetensors.torch import load_file, save_file
+
+        from gpu_rag.engines.encoder_files import BUNDLED_MODEL, model_folder
+
+        bundled, folder = model_folder(BUNDLED_MODEL), tmp_path_factory.mktemp("model") / f"tiny-{seed}"
+        shutil.copytree(bundled, folder, ignore=shutil.ignore_patterns("*.safetensors", "*.md", "data_config.json"))
+        generator = torch.Generator().manual_seed(seed)
+        sizes = {384: 32, 1536: 64}
+        state = {}
+        for name, values in load_file(bundled / "model.safetensors").items():
+            if values.is_floating_point() and (".layer." not in name or ".layer.0." in name):
+                shape = [sizes.get(size, size) for size in values.shape]
+                state[name] = torch.randn(shape, generator=generator) * (0.3 if len(shape) > 1 else 0.0)
+                if name.endswith("LayerNorm.weight"):
+                    state[name] = torch.ones(shape)
+                if weights == "nan" and name.endswith("LayerNorm.bias"):
+                    state[name] = torch.full(shape, float("nan"))
+        save_file(state, folder / "model.safetensors")
+        _edit(folder / "config.json", hidden_size=32, intermediate_size=64, num_attention_heads=2, num_hidden_layers=1)
+        _edit(folder / "1_Pooling" / "config.json", word_embedding_dimension=32)
+        return folder
+
+    return make
+
+
+def _edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | changes), encoding="utf-8")
+
+
 @pytest.fixture
 def job(tmp_path: Path, ray_cluster: None) -> Job:
     """An empty job."""
@@ -135,7 +170,9 @@ def finished(new_job: Callable[[], Job]) -> Job:
 def copied(finished: Job, tmp_path: Path) -> Job:
     """A copy of the finished job."""
     shutil.copytree(finished.folder, tmp_path / "copy")
-    return Job(tmp_path / "copy")
+    job = Job(tmp_path / "copy")
+    _edit(job.folder / "run" / "report.json", index=str(job.root))
+    return job
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -287,5 +287,3 @@ def test_an_index_is_not_written_into_a_run_nor_a_run_into_an_index(copied: Any,
         copied.index([{"doc_id": "x", "text": "y"}])
     evaluate_folder(copied.folder / "run", copied.folder / "run.jsonl")
 
-
-Build = Callable[..., Any]

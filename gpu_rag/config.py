@@ -98,8 +98,8 @@ def load_config(
         config = Config.model_validate(merged)
     except ValidationError as error:
         raise ConfigError("; ".join(_problem(item) for item in error.errors())) from error
-    for setting in settings if reads is not None else ():
-        if setting.partition(".")[0].strip() not in reads:
+    for setting in settings:
+        if reads is not None and setting.partition(".")[0].strip() not in reads:
             raise ConfigError(f"--set {setting!r} changes nothing here; this command reads {', '.join(reads)}")
     return config
 

@@ -1,6 +1,7 @@
 """The command line: thin wiring from options to the functions that do the work.
 
-Exit codes: 0 if every row reached a final state, 3 if some did not (listed and exported), 2 for wrong input.
+Exit codes: 0 if every row reached a final state, 3 if some did not (listed and exported), 2 for wrong input, 1 if an engine
+does not start or something it needs is missing, 130 if interrupted.
 """
 
 import contextlib
@@ -15,13 +16,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from gpu_rag.errors import GpuRagError, InputError, StoreError
+from gpu_rag.errors import ConfigError, GpuRagError, InputError, StoreError
 from gpu_rag.pipeline import Progress, StageReport
 from gpu_rag.progress import JsonProgress, TerminalProgress
 
 EXIT_UNFINISHED = 3
 EXIT_WRONG_INPUT = 2
 EXIT_FAILURE = 1
+EXIT_INTERRUPTED = 130
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 bench = typer.Typer(no_args_is_help=True, help="Benchmarks: ratios against a peer in the same run, the floor beside them.")
@@ -127,16 +129,19 @@ def report(runs: Annotated[list[Path], typer.Argument(help="Evaluated RUN folder
 @app.command()
 def verify(
     index: Annotated[Path, typer.Argument(help="INDEX folder.")],
-    hash_: Annotated[bool, typer.Option("--hash", help="Print the content hash as the last line.")] = False,
+    hash_: Annotated[bool, typer.Option("--hash", help="Recompute the content hash from all rows; the last line.")] = False,
 ) -> None:
-    """Check every file of the published generation against its manifest."""
+    """Check every file of the published generation against its manifest; with --hash, also every row against the hash."""
+    from gpu_rag.schemas import TABLES
     from gpu_rag.store import open_generation
 
     generation = open_generation(index)
     files = sum(len(entry["files"]) for entry in generation.manifest["artifacts"].values())
     typer.echo(f"{index}: generation {generation.manifest['id']}, {files} files match their checksums")
+    for label, rows in generation.manifest["unfinished"].items():
+        typer.echo(f"published with {rows} rows of stage {label} that did not reach a final state")
     if hash_:
-        typer.echo(generation.content_hash)
+        typer.echo(generation.recompute_hash(TABLES))
 
 
 @app.command()
@@ -175,6 +180,8 @@ def bench_index(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; errors that a user can act on become one line and an exit code."""
     level = os.environ.get("GPU_RAG_LOG", "WARNING").upper()
+    if level not in logging.getLevelNamesMapping():
+        _fail(ConfigError(f"GPU_RAG_LOG={level!r} is no log level"), EXIT_WRONG_INPUT)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("gpu_rag").setLevel(level)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -184,10 +191,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error, EXIT_WRONG_INPUT)
     except GpuRagError as error:
         _fail(error, EXIT_FAILURE)
+    except OSError as error:  # a path that is a file, a folder that is read-only, a full disk: the message names the path
+        _fail(error, EXIT_WRONG_INPUT)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; the same command goes on where it stopped", err=True)
+        sys.exit(EXIT_INTERRUPTED)
 
 
-def _fail(error: GpuRagError, code: int) -> None:
-    typer.echo(f"error: {error}", err=True)
+def _fail(error: Exception, code: int) -> None:
+    typer.echo("error: " + " ".join(str(error).split("\n")), err=True)
     sys.exit(code)
 
 
@@ -208,7 +220,8 @@ def _finish(out: Path, reports: Sequence[StageReport], num_unfinished: int) -> N
     if not num_unfinished:
         return
     rows: list[dict[str, Any]] = [{"stage": report.label} | row for report in reports for row in report.listed]
-    path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
+    text = "".join(json.dumps(row) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
     for row in rows[:10]:
         typer.echo(f"{row['stage']} {row['row_id']}: {row['state']}: {row['reason']}", err=True)
     typer.echo(f"{num_unfinished} rows did not reach a final state; all stand in {path}", err=True)

@@ -112,7 +112,7 @@ def packaged_config(folder: str, name: str) -> Path:
     """
     root = configs_root() / folder
     path = root / f"{name}.yaml"
-    if not path.is_file():
+    if Path(name).name != name or not path.is_file():
         known = ", ".join(sorted(p.stem for p in root.glob("*.yaml"))) or "none"
         raise ConfigError(f"no {folder} config {name!r}; there are: {known}")
     return path
@@ -129,7 +129,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"config file {path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"config file {path} is not valid YAML: {error}") from error
     if value is None:
         return {}

@@ -21,5 +21,9 @@ class EngineError(GpuRagError):
     """An engine (encoder, language model, Ray actor) died or returned something unusable."""
 
 
+class EngineStartError(EngineError):
+    """An engine does not start, or every worker that is given it dies: no row's fault, so the run ends."""
+
+
 class MissingDependencyError(GpuRagError, ImportError):
     """An optional library is not installed or does not load; the message names the extra."""

@@ -468,3 +468,5 @@ LINEAGES = TableSchema(
     key=("id",),
     computed=("pool", "annotations", "sufficiency"),
 )  # fmt: skip
+
+TABLES = {table.name: table for table in list(vars().values()) if isinstance(table, TableSchema)}

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from gpu_rag.engines.encoder_files import BUNDLED_MODEL, encoder_identity, model_folder
 from gpu_rag.errors import ConfigError, MissingDependencyError
@@ -93,7 +93,7 @@ class EncoderConfig(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    model: str = BUNDLED_MODEL
+    model: str = Field(default=BUNDLED_MODEL, min_length=1)
     device: Literal["auto", "cpu", "cuda"] = "auto"
     query_instruction: str = ""
     dtype: Literal["float32"] = "float32"

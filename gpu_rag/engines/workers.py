@@ -5,7 +5,7 @@ only when there is work, and only as many as there are shards; the driver commit
 
 A stage function that raises on a shard does not stop the run: the shard is halved until the row that raises is alone, and that
 row gets the state `error`. A worker that dies is replaced, and its shard is tried once more whole before it is halved.
-Wrong input (`InputError`) and a missing library are not a row's fault and end the run.
+Wrong input (`InputError`), a missing library and an engine that does not start are not a row's fault and end the run.
 """
 
 import logging
@@ -20,11 +20,13 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveInt
 
 from gpu_rag.engines.require import require
-from gpu_rag.errors import EngineError, InputError, MissingDependencyError, StoreError
+from gpu_rag.errors import EngineError, EngineStartError, GpuRagError, InputError, MissingDependencyError, StoreError
 from gpu_rag.schemas import conform
 from gpu_rag.stage import RowStage, Tables, TableStage
 
 _ROW_REASON_CHARS = 300
+_MAX_DEATHS_IN_A_ROW = 32  # halving a shard of 1,024 down to the one row that kills takes 12
+_NOT_A_ROWS_FAULT = (InputError, MissingDependencyError, StoreError, EngineStartError)
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +70,12 @@ class StageWorker:
     def _open(self, names: Sequence[str]) -> dict[str, Any]:
         for name in names:
             if name not in self._engines:
-                self._engines[name] = self._openers[name]()
+                try:
+                    self._engines[name] = self._openers[name]()
+                except GpuRagError:
+                    raise
+                except Exception as error:  # whatever a library raises here, it is no row's fault
+                    raise EngineStartError(f"engine {name} does not start: {type(error).__name__}: {error}") from error
         return {name: self._engines[name] for name in names}
 
 
@@ -130,11 +137,12 @@ class WorkerPool:
 
         Raises:
             InputError, MissingDependencyError, StoreError: From the stage: not the fault of a row.
-            EngineError: If workers die on every shard, with the last cause.
+            EngineStartError: If an engine does not start, or worker after worker dies, with the last cause.
         """
         queue = deque(_Shard(work) for work in shards)
         idle: deque[Any] = deque(self._grow(len(queue)))
         running: dict[Any, tuple[Any, _Shard]] = {}
+        deaths_in_a_row = 0
         stage_ref, config_ref = self._ray.put(stage), self._ray.put(config)
         while queue or running:
             while queue and idle:
@@ -148,6 +156,11 @@ class WorkerPool:
             except self._ray.exceptions.RayActorError as error:
                 idle.append(self._replace(worker))
                 shard.deaths += 1
+                deaths_in_a_row += 1
+                if deaths_in_a_row == _MAX_DEATHS_IN_A_ROW:
+                    raise EngineStartError(
+                        f"stage {stage.label}: {deaths_in_a_row} workers died in a row, the last with: {_first_line(error)}"
+                    ) from error
                 _log.warning("stage %s: a worker died on %d rows: %s", stage.label, shard.work.num_rows, _first_line(error))
                 if shard.deaths == 1:
                     queue.appendleft(shard)
@@ -157,12 +170,13 @@ class WorkerPool:
             except self._ray.exceptions.RayTaskError as error:
                 idle.append(worker)
                 cause = error.cause
-                if isinstance(cause, InputError | MissingDependencyError | StoreError):
+                if isinstance(cause, _NOT_A_ROWS_FAULT):
                     raise cause from None
                 _log.warning("stage %s failed on %d rows: %s", stage.label, shard.work.num_rows, _first_line(cause))
                 yield from _halve(shard, queue, stage, f"{type(cause).__name__}: {_first_line(cause)}")
                 continue
             idle.append(worker)
+            deaths_in_a_row = 0
             self.peak_rss_bytes = max(self.peak_rss_bytes, peak)
             yield results
 
@@ -185,7 +199,7 @@ class WorkerPool:
                 _log.warning("stage %s: its worker died: %s", stage.label, _first_line(error))
                 continue
             except self._ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, InputError | MissingDependencyError | StoreError):
+                if isinstance(error.cause, _NOT_A_ROWS_FAULT):
                     raise error.cause from None
                 raise EngineError(f"stage {stage.label} failed: {error}") from error
             break

@@ -10,8 +10,8 @@ from gpu_rag.evaluation.definitions import format_value
 from gpu_rag.store import read_json
 
 _ROWS = (
-    "recall@2", "recall@5", "recall@10", "recall@20", "exact_match", "f1", "strict", "lenient", "correct_refusal", "false_answer",
-    "false_refusal", "bbs", "num_answered", "num_refused", "seconds_query",
+    "recall@2", "recall@5", "recall@10", "recall@20", "exact_match", "f1", "strict", "lenient",
+    "correct_refusal", "false_answer", "false_refusal", "bbs", "num_answered", "num_refused", "seconds_query",
 )  # fmt: skip
 
 

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 from rich.table import Table
 
 from gpu_rag import schemas
-from gpu_rag.errors import StoreError
+from gpu_rag.errors import InputError, StoreError
 from gpu_rag.evaluation.metrics import evaluate_run, per_question
 from gpu_rag.evaluation.passages import passages
 from gpu_rag.evaluation.report import write_report
 from gpu_rag.evaluation.terminal import metrics_table
-from gpu_rag.query.questions import read_questions
+from gpu_rag.query.questions import asked_hash, read_questions
 from gpu_rag.schemas import TableSchema, check_table, conform
 from gpu_rag.spans import source_text
 from gpu_rag.store import file_checksum, open_generation, read_json, write_json, write_parquet
@@ -36,13 +36,13 @@ def evaluate_folder(run: Path, questions: Path) -> Evaluation:
         StoreError: If the run is not finished, or its index is gone or has another content.
         InputError: If the questions are not those of the run, naming ids.
     """
-    run_info = read_json(run / "report.json")
+    run_info = read_json(run / "report.json", "files", "asked_hash", "limit", "index", "index_generation", "stages")
     tables = (schemas.ANSWERS, schemas.RANKINGS, schemas.LINEAGES)
     answers, rankings, lineages = (_read(run, schema, run_info["files"]) for schema in tables)
     gold = read_questions(questions, run_info["limit"])
-    generation = open_generation(Path(run_info["index"]))
-    if generation.content_hash != run_info["index_content_hash"]:
-        raise StoreError(f"run {run} answered over another generation of index {generation.root}; answer again")
+    if asked_hash(gold) != run_info["asked_hash"]:
+        raise InputError(f"{questions} does not ask what run {run} answered: another id or wording among its questions")
+    generation = open_generation(Path(run_info["index"]), generation_id=run_info["index_generation"])
     documents = generation.read(schemas.DOCUMENTS, ["doc_id", "title", "text"])
     sources = {row["doc_id"]: source_text(row["title"], row["text"]) for row in documents.to_pylist()}
     metrics = evaluate_run(gold, answers, rankings, lineages, sources.get)

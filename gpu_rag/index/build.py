@@ -15,7 +15,7 @@ from gpu_rag.config import INDEX_SECTIONS, Config
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
-from gpu_rag.errors import ConfigError
+from gpu_rag.errors import ConfigError, EngineError
 from gpu_rag.ids import content_hash
 from gpu_rag.index import published_graph, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
@@ -95,6 +95,7 @@ def build_index(
         with WorkerPool(config.run, openers, address) as pool:
             executor = Executor(out, pool, config.run, {"encoder": identity}, progress, retry_listed)
             artifacts, reports, counts = _run_stages(executor, source, config)
+            _refuse_lost_stage(reports)
         generation = publish_generation(
             out,
             artifacts,
@@ -103,6 +104,7 @@ def build_index(
             corpus_hash=table_hash(source.documents, schemas.DOCUMENTS),
             counts=counts,
             code_version=__version__,
+            unfinished={report.label: report.num_unfinished() for report in reports if report.num_unfinished()},
         )
         result = IndexResult(generation, (ingest, *reports))
         stages = [report.as_dict() for report in result.reports]
@@ -139,6 +141,16 @@ def _run_stages(
     )
     counts = {str(row["table"]): int(row["rows"]) for row in tables["counts"].to_pylist()}
     return artifacts, reports, counts
+
+
+def _refuse_lost_stage(reports: list[StageReport]) -> None:
+    """Publish nothing if a stage lost every row: that is no bad row but a broken engine or extractor."""
+    for report in reports:
+        if report.rows and report.num_unfinished() == report.rows:
+            raise EngineError(
+                f"stage {report.label}: all {report.rows} rows failed, the first with {report.listed[0]['reason']!r}; "
+                "nothing is published, an earlier generation stays; the same command tries again"
+            )
 
 
 def _keep_documents(root: Path, documents: pa.Table) -> Artifact:

@@ -55,6 +55,8 @@ def find_corpus(path: Path, wanted: Format) -> CorpusFiles:
     """
     if not path.exists():
         raise InputError(f"{path}: there is no such file or folder")
+    if not path.is_file() and not path.is_dir():
+        raise InputError(f"{path}: is neither a file nor a folder")
     if path.is_file():
         return CorpusFiles(_file_format(path, wanted), path, None, None)
     found = [path / name for name in _CORPUS_FILES if (path / name).is_file()]
@@ -124,7 +126,7 @@ def _from_hipporag(record: Record) -> SourceDocument:
 
 def _read_tree(folder: Path, encoding: str) -> Iterator[SourceDocument]:
     files, num_others = text_files(folder)
-    if not files and num_others:
+    if not files:  # an unmounted folder would replace a good index by an empty one
         raise InputError(f"{folder}: holds no {', '.join(_TEXT_SUFFIXES)} file, only {num_others} others")
     for file in files:
         text = clean_text(read_text(file, encoding))

@@ -22,7 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, field_validator
 
 from gpu_rag import schemas
 from gpu_rag.errors import InputError
@@ -41,6 +41,15 @@ class IngestConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: Format = "auto"
     encoding: str = "utf-8"
+
+    @field_validator("encoding")
+    @classmethod
+    def _is_a_text_encoding(cls, name: str) -> str:
+        try:
+            "a".encode(name)
+        except (LookupError, UnicodeError) as error:
+            raise ValueError(f"no text encoding: {error}") from error
+        return name
 
 
 @dataclass(frozen=True)

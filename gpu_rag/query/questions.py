@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from gpu_rag import schemas
+from gpu_rag.ids import content_hash
 from gpu_rag.records import Record, read_records
 from gpu_rag.spans import clean_text, is_blank
 
@@ -60,6 +61,12 @@ def _answers(record: Record) -> list[str]:
         if is_blank(answer):
             raise record.error(f"answers[{index}] is an empty gold answer")
     return answers
+
+
+def asked_hash(questions: pa.Table) -> str:
+    """Return the hash of what is asked: ids and wording, without gold labels, in key order."""
+    asked = (questions.column(name).to_pylist() for name in ("id", "question"))
+    return content_hash("asked", *(part for pair in sorted(zip(*asked, strict=True)) for part in pair))
 
 
 def _answerable(record: Record) -> bool | None:

@@ -4,6 +4,7 @@ The order of the stages stands in `QUERY`. A RUN folder belongs to one index, on
 the same three resumes it, anything else is refused by name.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,12 +18,12 @@ from gpu_rag.config import QUERY_SECTIONS, Config
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.workers import WorkerPool
-from gpu_rag.errors import ConfigError
+from gpu_rag.errors import ConfigError, StoreError
 from gpu_rag.ids import content_hash
 from gpu_rag.pipeline import Executor, Progress, StageReport
 from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.outputs import answer_table, lineage_table, ranking_table
-from gpu_rag.query.questions import read_questions
+from gpu_rag.query.questions import asked_hash, read_questions
 from gpu_rag.query.repository import open_repository
 from gpu_rag.stage import RowStage
 from gpu_rag.store import (
@@ -35,6 +36,8 @@ from gpu_rag.store import (
     write_parquet,
     writer_lock,
 )
+
+_log = logging.getLogger(__name__)
 
 QUERY: tuple[RowStage, ...] = (
     s01_demand.STAGE,
@@ -95,6 +98,8 @@ def answer_questions(
         raise ConfigError(f"{out} is an index folder; choose another --out for the run")
     asked = read_questions(questions, limit)
     generation = open_generation(index)
+    if generation.manifest["unfinished"]:
+        _log.warning("index %s was published with rows that failed: %s", index, generation.manifest["unfinished"])
     identity = _check_encoder(generation, config)
     encoder = content_hash("query encoder", identity, config.embed.encoder.query_instruction)
     with writer_lock(out):
@@ -123,7 +128,8 @@ def answer_questions(
             write_parquet(out / f"{name}.parquet", table)
         files = {f"{name}.parquet": file_checksum(out / f"{name}.parquet") for name in written}
         run_info = _run_info(generation, config, system, result.reports, limit)
-        write_json(out / "report.json", run_info | {"config_hash": binding["config"], "files": files})
+        bound = {"config_hash": binding["config"], "asked_hash": asked_hash(asked), "files": files}
+        write_json(out / "report.json", run_info | bound)
         return result
 
 
@@ -145,7 +151,7 @@ def _bind(out: Path, binding: dict[str, str]) -> None:
     if not path.exists():
         write_json(path, binding)
         return
-    bound = read_json(path)
+    bound = read_json(path, *binding)
     names = {"index": "another index", "config": "another config", "questions": "another question file"}
     other = [text for key, text in names.items() if bound.get(key) != binding[key]]
     if other:
@@ -157,7 +163,11 @@ def _run_info(
 ) -> dict[str, Any]:
     """Return what identifies and accounts for the run: printed in reports, never read back by a stage."""
     report_path = generation.root / "report.json"
-    index_report = read_json(report_path) if report_path.exists() else {}
+    try:
+        index_report = read_json(report_path, "generation", "stages")
+    except StoreError as error:  # only the seconds of its stages are lost with it
+        _log.warning("the run's report has no index stages: %s", error)
+        index_report = {}
     of_generation = index_report.get("generation") == generation.manifest["id"]
     return {
         "system": system,
@@ -170,6 +180,8 @@ def _run_info(
         "encoder": generation.manifest["encoder"] | {"query_instruction": config.embed.encoder.query_instruction},
         "limit": limit,
         "index": str(generation.root.resolve()),
+        "index_generation": generation.manifest["id"],
+        "index_unfinished": generation.manifest["unfinished"],
         "stages": [report.as_dict() for report in reports],
         "index_stages": index_report["stages"] if of_generation else [],
     }

@@ -93,11 +93,14 @@ def _hits(
         if not repository.chunk_ids:
             yield from ({"flags": ["empty_index"], "hits": []} for _ in part)
             continue
-        queries = Queries(part, encoder.encode(part, kind="query").vectors)
+        encoded = encoder.encode(part, kind="query")
+        queries = Queries(part, encoded.vectors)
         depth = config.depth if len(config.retrievers) == 1 else config.list_depth
         rankings = [_rank(name, queries, depth, config, repository) for name in config.retrievers]
-        for of_query in zip(*rankings, strict=True):
-            yield _fused(dict(zip(config.retrievers, of_query, strict=True)), config, repository)
+        for cut, *of_query in zip((encoded.cut_tokens > 0).tolist(), *rankings, strict=True):
+            fused = _fused(dict(zip(config.retrievers, of_query, strict=True)), config, repository)
+            fused["flags"] += ["query_cut"] * cut  # the encoder did not see all of it
+            yield fused
 
 
 def _rank(

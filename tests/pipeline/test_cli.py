@@ -104,3 +104,41 @@ def test_one_process_builds_and_another_only_queries(tmp_path: Path) -> None:
     unknown = run("answer", questions, "--index", index, "--out", tmp_path / "run3", "--system", "hipporag3")
     assert unknown.returncode == 2
     assert "there are: bm25, dense, embedded, hipporag2, rrf" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("ingest.encoding=nope", "ingest.encoding"),
+        ("ingest.encoding=base64", "ingest.encoding"),
+        ("embed.encoder.model=''", "embed.encoder.model"),
+    ],
+)
+def test_a_setting_of_no_use_is_named(tmp_path: Path, setting: str, message: str) -> None:
+    done = run("index", lines(tmp_path / "corpus.jsonl", DOCUMENT), "--out", tmp_path / "index", "--set", setting)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file"])
+def test_an_out_folder_that_cannot_be_one_is_named(tmp_path: Path, place: str) -> None:
+    corpus = lines(tmp_path / "corpus.jsonl", DOCUMENT)
+    done = run("index", corpus, "--out", corpus if place == "a file" else corpus / "index")
+    assert done.returncode == 2
+    assert str(corpus) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_empty_folder_does_not_become_an_empty_index(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run("index", tmp_path / "empty", "--out", tmp_path / "index")
+    assert done.returncode == 2
+    assert not (tmp_path / "index" / "CURRENT").exists()
+
+
+def test_a_config_name_is_no_path(tmp_path: Path) -> None:
+    corpus = lines(tmp_path / "corpus.jsonl", DOCUMENT)
+    done = run("index", corpus, "--out", tmp_path / "index", "--hardware", "../systems/embedded")
+    assert done.returncode == 2
+    assert "no hardware config" in done.stderr

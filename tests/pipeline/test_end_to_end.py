@@ -10,7 +10,7 @@ import pytest
 
 from gpu_rag import schemas
 from gpu_rag.config import Config, load_config
-from gpu_rag.errors import ConfigError, StoreError
+from gpu_rag.errors import ConfigError, EngineError, InputError, StoreError
 from gpu_rag.evaluation.run import evaluate_folder
 from gpu_rag.index.build import IndexResult, build_index
 from gpu_rag.pipeline import StageReport
@@ -249,3 +249,25 @@ def test_a_folder_without_an_index_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(StoreError, match="holds no published index"):
         load_graph(tmp_path)
+
+
+def test_a_finished_run_is_evaluated_over_its_own_generation(base: Path, tmp_path: Path) -> None:
+    build(tmp_path, DOCUMENTS, tmp_path / "index")
+    answer(tmp_path, tmp_path / "index", tmp_path / "run")
+    before = evaluate_folder(tmp_path / "run", tmp_path / "questions.jsonl").metrics
+    build(tmp_path, DOCUMENTS[:4], tmp_path / "index")
+    assert evaluate_folder(tmp_path / "run", tmp_path / "questions.jsonl").metrics == before
+
+
+def test_answers_are_not_scored_against_other_questions(base: Path, tmp_path: Path) -> None:
+    changed = [{**row, "question": row["question"].replace("Verrin", "Orme")} for row in QUESTIONS]
+    with pytest.raises(InputError, match="does not ask what run"):
+        evaluate_folder(base / "run", write_jsonl(tmp_path / "other.jsonl", changed))
+
+
+def test_a_stage_that_loses_every_row_publishes_nothing(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(base / "index", tmp_path / "index")
+    before = open_generation(tmp_path / "index").content_hash
+    with pytest.raises(EngineError, match=r"04_extract: all \d+ rows failed"):
+        build(tmp_path, DOCUMENTS, tmp_path / "index", "extract.methods=['math:sqrt']")
+    assert open_generation(tmp_path / "index").content_hash == before

@@ -1,5 +1,6 @@
 """The pool and the executor over real Ray actors, with small stages that misbehave on demand."""
 
+import dataclasses
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from gpu_rag.engines.workers import RunConfig, WorkerPool
-from gpu_rag.errors import InputError
+from gpu_rag.errors import EngineError, EngineStartError, InputError
 from gpu_rag.pipeline import Executor, StageReport
 from gpu_rag.schemas import STRING, TEXT, TableSchema, column
 from gpu_rag.stage import Cardinality, NoConfig, RowStage, Tables
@@ -158,3 +159,30 @@ def test_rows_and_distinct_keys_agree_after_a_rerun_over_another_shard_size(tmp_
     assert outputs["lengths"].num_rows == 100
     fingerprint = STAGE.fingerprint(NoConfig(), {})
     assert len(WorkStore(tmp_path, STAGE.label, fingerprint, STAGE.result_schema).status) == 100
+
+
+def broken_engine() -> None:
+    raise RuntimeError("no memory left on the device")
+
+
+def test_an_engine_that_does_not_start_ends_the_run_and_is_no_rows_fault(tmp_path: Path, ray_cluster: None) -> None:
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    stage = dataclasses.replace(STAGE, engines=("encoder",))
+    with WorkerPool(RunConfig(num_workers=1), {"encoder": broken_engine}) as workers:
+        executor = Executor(tmp_path, workers, RunConfig(), {"encoder": "e1"}, Quiet())
+        with pytest.raises(EngineStartError, match="engine encoder does not start: RuntimeError: no memory left"):
+            executor.rows(stage, NoConfig(), texts(a="one", b="two"))
+        assert WorkStore(tmp_path, stage.label, stage.fingerprint(NoConfig(), {"encoder": "e1"}), stage.result_schema).status == {}
+
+
+def test_workers_that_only_die_end_the_run(tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_rag.engines.workers._MAX_DEATHS_IN_A_ROW", 3)
+    with pytest.raises(EngineStartError, match="3 workers died in a row"):
+        execute(tmp_path, pool, texts(a="die", b="die"))
+
+
+def test_a_worker_larger_than_the_cluster_is_refused(ray_cluster: None) -> None:
+    with WorkerPool(RunConfig(cpus_per_worker=64), {}) as workers, pytest.raises(EngineError, match=r"cpus_per_worker=64"):
+        workers.num_workers()

@@ -47,7 +47,7 @@ def publish(root: Path, tags: list[str]) -> None:
     artifact = ArtifactStore(root).write("04_extract", "-".join(tags) or "none", {"items": table}, (ITEMS,))
     publish_generation(
         root, {"04_extract": artifact}, config={}, encoder={"model": "m", "identity": "i"}, corpus_hash="c",
-        counts={"items": 2}, code_version="0",
+        counts={"items": 2}, code_version="0", unfinished={},
     )  # fmt: skip
 
 
@@ -108,10 +108,10 @@ def test_rows_without_an_entry_are_not_read(tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_writer_are_removed_by_the_next(tmp_path: Path) -> None:
-    leftover = tmp_path / "work" / "x" / ".tmp-shard.parquet"
+    leftover = tmp_path / "work" / "x" / ".gpu-rag-tmp-shard.parquet"
     leftover.parent.mkdir(parents=True)
     leftover.write_bytes(b"half")
-    folder = tmp_path / "artifacts" / ".tmp-07_graph-1"
+    folder = tmp_path / "artifacts" / ".gpu-rag-tmp-07_graph-1"
     folder.mkdir(parents=True)
     with writer_lock(tmp_path):
         assert not leftover.exists()
@@ -232,3 +232,53 @@ def test_content_hash_is_the_same_after_parquet_which_renames_list_items(tmp_pat
     table = ITEMS.build({"id": ["a", "b"], "tags": [["x", "y"], []]})
     pq.write_table(table, tmp_path / "items.parquet")
     assert table_hash(pq.read_table(tmp_path / "items.parquet"), ITEMS) == table_hash(table, ITEMS)
+
+
+def test_a_folder_of_the_users_and_the_files_of_a_nested_run_are_left_alone(tmp_path: Path) -> None:
+    kept = [tmp_path / ".tmp-mine" / "notes", tmp_path / "run" / ".gpu-rag-tmp-run.json", tmp_path / "a.gpu-rag-tmp-b"]
+    for path in kept:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    with writer_lock(tmp_path):
+        assert all(path.exists() for path in kept)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "null", '{"generation": ', "\x00"])
+@pytest.mark.parametrize("name", ["CURRENT", "generations", "artifacts"])
+def test_json_of_another_shape_is_named(tmp_path: Path, name: str, content: str) -> None:
+    publish(tmp_path, ["x"])
+    path = {
+        "CURRENT": tmp_path / "CURRENT",
+        "generations": next((tmp_path / "generations").glob("*.json")),
+        "artifacts": next((tmp_path / "artifacts").glob("*/manifest.json")),
+    }[name]
+    path.write_text(content)
+    if name == "artifacts":  # readers go by the generation's manifest; the next index run builds the artifact again
+        assert ArtifactStore(tmp_path).find("04_extract", "x") is None
+    else:
+        with pytest.raises(StoreError, match=path.name):
+            open_generation(tmp_path)
+
+
+def test_a_work_entry_of_another_shape_costs_its_own_rows_only(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.commit(results(a="ok"))
+    next(store.folder.glob("*.json")).write_text("[]")
+    assert open_store(tmp_path).wanted(["a"], 3) == ["a"]
+
+
+def test_an_altered_manifest_is_refused_and_the_hash_is_computed_from_the_rows(tmp_path: Path) -> None:
+    publish(tmp_path, ["x"])
+    generation = open_generation(tmp_path)
+    assert generation.recompute_hash({"items": ITEMS}) == generation.content_hash
+    path = next((tmp_path / "generations").glob("*.json"))
+    path.write_text(path.read_text().replace('"items": 2', '"items": 999'))
+    with pytest.raises(StoreError, match="does not match its checksum"):
+        open_generation(tmp_path)
+
+
+def test_an_earlier_generation_opens_by_its_id(tmp_path: Path) -> None:
+    publish(tmp_path, ["x"])
+    earlier = open_generation(tmp_path)
+    publish(tmp_path, ["y"])
+    assert open_generation(tmp_path, generation_id=earlier.manifest["id"]).content_hash == earlier.content_hash

@@ -92,8 +92,9 @@ def test_the_first_markdown_heading_is_the_title(tmp_path: Path, text: str, titl
     assert _texts(tmp_path) == {"x.md": (title, text)}
 
 
-def test_an_empty_folder_is_an_empty_corpus_but_one_of_other_files_is_refused(tmp_path: Path) -> None:
-    assert _texts(tmp_path) == {}
+def test_a_folder_without_a_text_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\.txt.*only 0 others"):
+        _texts(tmp_path)
     (tmp_path / "report.pdf").write_bytes(b"%PDF")
     with pytest.raises(InputError, match=r"\.txt.*only 1 others"):
         _texts(tmp_path)

@@ -1,0 +1,121 @@
+"""The work cache of one stage: results by work key, committed shard by shard."""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gpu_rag.errors import StoreError
+from gpu_rag.ids import content_hash
+from gpu_rag.schemas import FINAL_STATES, column, conform
+from gpu_rag.store.files import FORMAT, TEMPORARY, file_checksum, read_json, write_json, write_parquet
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkStatus:
+    """What is committed about one piece of work: its latest state and how often it was tried."""
+
+    state: str
+    attempts: int
+    shard: str
+
+
+class WorkStore:
+    """The work cache of one stage under one fingerprint: results by work key, committed shard by shard.
+
+    Shards hold `work_key, state, reason, attempts` and the stage's payload. A key that was tried again stands in a later
+    shard with a higher attempt; the highest one counts.
+    """
+
+    def __init__(self, root: Path, label: str, fingerprint: str, result_schema: pa.Schema) -> None:
+        """Open the cache; damaged shards are dropped, logged, and their rows computed again."""
+        self.folder = root / "work" / label / fingerprint
+        self.fingerprint = fingerprint
+        self.schema = result_schema.append(column("attempts", pa.int32()))
+        self.status: dict[str, WorkStatus] = {}
+        self.damaged: list[str] = []
+        for entry_path in sorted(self.folder.glob("*.json")):
+            if not entry_path.name.startswith(TEMPORARY):
+                self._load(entry_path)
+
+    def wanted(self, keys: Iterable[str], max_attempts: int) -> list[str]:
+        """Return the distinct keys, sorted, that still have to be computed."""
+        return sorted(
+            key
+            for key in set(keys)
+            if key not in self.status
+            or (self.status[key].state not in FINAL_STATES and self.status[key].attempts < max_attempts)
+        )
+
+    def commit(self, results: pa.Table) -> None:
+        """Make the results durable: rows first, then the entry that lists them."""
+        keys = results.column("work_key").to_pylist()
+        attempts = [self.status[key].attempts + 1 if key in self.status else 1 for key in keys]
+        table = results.append_column(column("attempts", pa.int32()), pa.array(attempts, pa.int32()))
+        table = conform(table, self.schema).sort_by("work_key")
+        shard = content_hash("shard", *(f"{key}:{tries}" for key, tries in sorted(zip(keys, attempts, strict=True))))
+        path = self.folder / f"{shard}.parquet"
+        write_parquet(path, table)
+        entry = {
+            "format": FORMAT,
+            "rows": table.num_rows,
+            "keys": content_hash("keys", *sorted(keys)),
+            "checksum": file_checksum(path),
+            "fingerprint": self.fingerprint,
+        }
+        write_json(self.folder / f"{shard}.json", entry)
+        self._note(table, shard)
+
+    def read(self, keys: Iterable[str]) -> pa.Table:
+        """Return the latest result of each committed key among `keys`, sorted by key."""
+        wanted = {key for key in keys if key in self.status}
+        shards = sorted({self.status[key].shard for key in wanted})
+        parts = []
+        for shard in shards:
+            table = pq.read_table(self.folder / f"{shard}.parquet", schema=self.schema)
+            latest = [
+                key in wanted and self.status[key].shard == shard for key in table.column("work_key").to_pylist()
+            ]
+            parts.append(table.filter(pa.array(latest, pa.bool_())))
+        table = pa.concat_tables(parts) if parts else self.schema.empty_table()
+        return table.sort_by("work_key")
+
+    def _load(self, entry_path: Path) -> None:
+        shard = entry_path.stem
+        path = self.folder / f"{shard}.parquet"
+        try:
+            entry = read_json(entry_path, "format", "checksum")
+            if entry["format"] != FORMAT:
+                raise StoreError(f"{entry_path} has format {entry['format']}, this program writes format {FORMAT}")
+            if not path.is_file():
+                raise StoreError(f"{path} is missing")
+            if file_checksum(path) != entry["checksum"]:
+                raise StoreError(f"{path} does not match its checksum")
+            table = pq.read_table(path, columns=["work_key", "state", "attempts"])
+        except (StoreError, pa.ArrowException) as error:
+            _log.warning("work shard dropped, its rows are computed again: %s", error)
+            self.damaged.append(str(path))
+            entry_path.unlink()
+            path.unlink(missing_ok=True)
+            return
+        self._note(table, shard)
+
+    def _note(self, table: pa.Table, shard: str) -> None:
+        columns = (table.column(name).to_pylist() for name in ("work_key", "state", "attempts"))
+        for key, state, attempts in zip(*columns, strict=True):
+            known = self.status.get(key)
+            if known is None or attempts > known.attempts:
+                self.status[key] = WorkStatus(state, attempts, shard)
+
+
+def state_counts(states: Iterable[str]) -> dict[str, int]:
+    """Return how many rows are in each state, only states that occur, in alphabetical order."""
+    counts: dict[str, int] = {}
+    for state in sorted(states):
+        counts[state] = counts.get(state, 0) + 1
+    return counts

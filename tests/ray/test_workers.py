@@ -43,7 +43,7 @@ def measure(work: pa.Table, *, config: NoConfig) -> pa.Table:
             raise RuntimeError("cannot measure this")
         if text == "wrong input":
             raise InputError("file.txt:3: not a text")
-        if text == "die":
+        if text.startswith("die now"):
             os._exit(1)
         if text.startswith("die once ") and not Path(text[9:]).exists():
             Path(text[9:]).write_text("died")
@@ -123,7 +123,7 @@ def test_one_bad_row_is_alone_in_its_state_and_is_tried_again_next_time(tmp_path
 
 
 def test_a_row_that_kills_its_worker_is_alone_in_its_state(tmp_path: Path, pool: WorkerPool) -> None:
-    rows, report = execute(tmp_path, pool, texts(**{f"r{i}": f"text {i}" for i in range(8)}, bad="die"))
+    rows, report = execute(tmp_path, pool, texts(**{f"r{i}": f"text {i}" for i in range(8)}, bad="die now"))
     assert report.states == {"error": 1, "ok": 8}
     assert rows["bad"]["reason"].startswith("worker died")
 
@@ -180,7 +180,7 @@ def test_an_engine_that_does_not_start_ends_the_run_and_is_no_rows_fault(tmp_pat
 def test_workers_that_only_die_end_the_run(tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_rag.engines.workers._MAX_DEATHS_IN_A_ROW", 3)
     with pytest.raises(EngineStartError, match="3 workers died in a row"):
-        execute(tmp_path, pool, texts(a="die", b="die"))
+        execute(tmp_path, pool, texts(a="die now", b="die now too"))
 
 
 def test_a_worker_larger_than_the_cluster_is_refused(ray_cluster: None) -> None:

@@ -62,7 +62,7 @@ class SufficeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     method: Literal["features"] = "features"
-    threshold: float = -2.0
+    threshold: float = Field(default=-2.0, allow_inf_nan=False)
     min_demand_coverage: float = Field(default=1.0, ge=0, le=1)
     min_name_coverage: float = Field(default=0.7, ge=0, le=1)
 
@@ -119,6 +119,8 @@ def _features(questions: list[Row], repository: Repository, encoder: Encoder) ->
 def _sentences(question: Row, vector: np.ndarray, repository: Repository) -> np.ndarray:
     """Return the rows of the annotated sentences and of those most similar to the question, sorted."""
     rows = sentence_rows(repository, [item["chunk_id"] for item in question["selection"]])
+    if not len(rows):  # nothing selected; an index without text has no vectors to compare with either
+        return rows
     cited = {(annotation["chunk_id"], annotation["start"]) for annotation in question["annotations"]}
     places = [(repository.chunk_ids[repository.sentence_chunks[row]], int(repository.sentence_starts[row])) for row in rows]
     annotated = [row for row, place in zip(rows, places, strict=True) if place in cited]

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,11 @@ from gpu_rag import schemas
 from gpu_rag.config import load_config
 from gpu_rag.errors import ConfigError, GpuRagError, InputError, StoreError
 from gpu_rag.evaluation.run import evaluate_folder
+from gpu_rag.query.run import answer_questions
 from gpu_rag.schemas import STRING, TableSchema, column
 from gpu_rag.stage import WORK_COLUMNS
 from gpu_rag.store import ArtifactStore, WorkStore, open_generation, publish_generation, writer_lock
+from gpu_rag.store.files import TEMPORARY
 
 ITEMS = TableSchema("items", 1, pa.schema([column("id", STRING)]), key=("id",))
 RESULT = pa.schema(WORK_COLUMNS)
@@ -41,7 +43,7 @@ def crash_after(monkeypatch: pytest.MonkeyPatch, renames: int) -> Iterator[list[
         real(source, target)
 
     with monkeypatch.context() as patched:
-        patched.setattr("gpu_rag.store.os.replace", replace)
+        patched.setattr("os.replace", replace)
         yield left
 
 
@@ -59,7 +61,7 @@ def write_all(root: Path, ids: list[str]) -> None:
         }
         publish_generation(
             root, artifacts, config={"ids": ids}, encoder={"model": "m", "identity": "i"}, corpus_hash="c",
-            counts={"items": len(ids)}, code_version="0",
+            counts={"items": len(ids)}, code_version="0", unfinished={},
         )  # fmt: skip
 
 
@@ -73,15 +75,12 @@ def test_a_crash_at_any_rename_leaves_the_old_generation_or_the_new_one(
     for renames in range(100):
         root = tmp_path / str(renames)
         shutil.copytree(tmp_path / "old", root)
-        with crash_after(monkeypatch, renames) as left:
-            try:
-                write_all(root, ["a", "b"])
-            except Crash:
-                pass
+        with crash_after(monkeypatch, renames) as left, suppress(Crash):
+            write_all(root, ["a", "b"])
         seen.add(open_generation(root).content_hash)
         write_all(root, ["a", "b"])
         assert open_generation(root).content_hash == new
-        assert not list(root.rglob(".tmp-*"))
+        assert not list(root.rglob(TEMPORARY + "*"))
         if left[0]:
             break
     assert renames > 8
@@ -182,17 +181,17 @@ def test_partial_and_foreign_files_that_no_manifest_lists_are_never_read(
 ) -> None:
     for shard in list(copied.root.rglob("*.parquet")):
         half = shard.read_bytes()[: shard.stat().st_size // 2]
-        shard.with_name(f".tmp-{shard.name}").write_bytes(half)
+        shard.with_name(TEMPORARY + shard.name).write_bytes(half)
         shard.with_name(f"part-{shard.name}").write_bytes(half)
-    shutil.copytree(next((copied.root / "artifacts").iterdir()), copied.root / "artifacts" / ".tmp-99_half-0")
-    (copied.folder / "run" / ".tmp-answers.parquet").write_bytes(b"PAR1")
+    shutil.copytree(next((copied.root / "artifacts").iterdir()), copied.root / "artifacts" / f"{TEMPORARY}99_half-0")
+    (copied.folder / "run" / f"{TEMPORARY}answers.parquet").write_bytes(b"PAR1")
     assert copied.hash() == finished.hash()
     copied.index(documents)
     copied.answer(questions)
     assert copied.recomputed() == {}
     assert copied.hash() == finished.hash()
     assert copied.answers() == finished.answers()
-    assert not list(copied.root.rglob(".tmp-*"))
+    assert not list(copied.root.rglob(TEMPORARY + "*"))
 
 
 @pytest.mark.parametrize(
@@ -262,28 +261,12 @@ def test_an_answering_run_that_crashes_while_writing_its_tables_ends_with_the_sa
         assert (copied.folder / "again" / name).read_bytes() == (finished.folder / "run" / name).read_bytes()
 
 
-def test_an_interrupted_run_goes_on_at_the_stage_where_it_stopped(
-    job: Any, finished: Any, documents: list[dict[str, Any]]
-) -> None:
-    job.stop_before = "05_embed"
-    with pytest.raises(KeyboardInterrupt):
-        job.index(documents)
-    with pytest.raises(StoreError, match="holds no published index"):
-        job.generation()
-    job.stop_before = ""
-    job.index(documents, "run.shard_rows=3")
-    assert {"03_chunk", "04_extract"} & set(job.recomputed()) == set()
-    assert job.hash() == finished.hash()
-
-
 def test_an_index_is_not_written_into_a_run_nor_a_run_into_an_index(copied: Any, questions: list[dict[str, Any]]) -> None:
     config = load_config(system="embedded")
+    asked = copied.folder / "run.jsonl"
     with pytest.raises(ConfigError, match="is an index folder"):
-        from gpu_rag.query.run import answer_questions
-
-        answer_questions(copied.folder / "run.jsonl", copied.root, copied.root, config, system="embedded", progress=copied)
+        answer_questions(asked, copied.root, copied.root, config, system="embedded", progress=copied)
     copied.root = copied.folder / "run"
     with pytest.raises(ConfigError, match="is a run folder"):
         copied.index([{"doc_id": "x", "text": "y"}])
-    evaluate_folder(copied.folder / "run", copied.folder / "run.jsonl")
-
+    evaluate_folder(copied.folder / "run", asked)

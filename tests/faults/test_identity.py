@@ -45,7 +45,13 @@ BUILDERS = {
     "Lund Gate": ("Per Stahl", {"l" * 3000}),
 }
 ASKED = [
-    {"id": place, "question": f"Who built {place}?", "answers": [builder], "answerable": True, "supporting_doc_ids": sorted(found)}
+    {
+        "id": place,
+        "question": f"Who built {place}?",
+        "answers": [builder],
+        "answerable": True,
+        "supporting_doc_ids": sorted(found),
+    }
     for place, (builder, found) in BUILDERS.items()
 ]
 

@@ -9,12 +9,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from gpu_rag import schemas
+from gpu_rag.errors import EngineError
 
 PLACES = ["Harl", "Orme", "Pell", "Sall", "Verrin", "Dorn", "Lund", "Morvane", "Askel", "Brone", "Cray", "Dunmor", "Elst", "Farne",
           "Gelt", "Hoss", "Ister", "Jarrow", "Kell", "Loth"]  # fmt: skip
 TRADES = ["glass", "salt", "copper", "wool", "honey"]
-ASKS = ["Who founded {}?", "When was {} founded?", "What is made in {}?", "Which river runs through {}?", "How many people live in {}?"]
+ASKS = [
+    "Who founded {}?",
+    "When was {} founded?",
+    "What is made in {}?",
+    "Which river runs through {}?",
+    "How many people live in {}?",
+]
 CORPUS = [
     {"doc_id": f"d{n:02d}", "title": place,
      "text": f"{place} was founded by Anna {place}son in {1500 + n}. It makes {TRADES[n % 5]}. The river {place}a runs through it. "
@@ -26,6 +32,7 @@ HUNDRED = [
     for n, place in enumerate(PLACES)
     for k, ask in enumerate(ASKS)
 ]
+DEEP = ("retrieve.depth=5000", "retrieve.list_depth=5000", "merge.depth=5000")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +40,8 @@ def towns(new_job: Callable[[], Any]) -> Any:
     """A job with runs over a hundred questions by every system that ranks in its own way."""
     job = new_job()
     job.index(CORPUS)
-    for system in ("embedded", "dense", "bm25"):
-        deep = ("retrieve.depth=5000", "retrieve.list_depth=5000", "merge.depth=5000", "select.k=3")
-        job.answer(HUNDRED, *deep, system=system, run=system)
+    for system, k in (("embedded", 3), ("dense", 1), ("bm25", 1)):
+        job.answer(HUNDRED, *DEEP, f"select.k={k}", system=system, run=system)
     return job
 
 
@@ -77,8 +83,7 @@ def test_rankings_of_unrelated_questions_are_not_alike(towns: Any, system: str) 
 
 def test_a_question_alone_in_its_shard_is_answered_as_among_a_hundred(towns: Any) -> None:
     few = [HUNDRED[n] for n in (57, 3, 99)]
-    deep = ("retrieve.depth=5000", "retrieve.list_depth=5000", "merge.depth=5000", "select.k=3", "run.shard_rows=1")
-    towns.answer(few, *deep, run="few")
+    towns.answer(few, *DEEP, "select.k=3", "run.shard_rows=1", run="few")
     for table in ("answers", "rankings", "lineages"):
         alone, among = rows(towns, "few", table), rows(towns, "embedded", table)
         assert alone == {row["id"]: among[row["id"]] for row in few}
@@ -86,8 +91,7 @@ def test_a_question_alone_in_its_shard_is_answered_as_among_a_hundred(towns: Any
 
 def test_a_question_file_in_another_order_goes_on_with_the_same_run(towns: Any) -> None:
     before = {path.name: path.read_bytes() for path in (towns.folder / "bm25").glob("*.parquet")}
-    deep = ("retrieve.depth=5000", "retrieve.list_depth=5000", "merge.depth=5000", "select.k=3", "run.shard_rows=7")
-    towns.answer(HUNDRED[::-1], *deep, system="bm25", run="bm25")
+    towns.answer(HUNDRED[::-1], *DEEP, "select.k=1", "run.shard_rows=7", system="bm25", run="bm25")
     assert towns.recomputed() == {}
     assert {path.name: path.read_bytes() for path in (towns.folder / "bm25").glob("*.parquet")} == before
 
@@ -102,7 +106,9 @@ def test_every_stage_hands_on_every_question(towns: Any) -> None:
 
 
 def test_documents_that_share_the_one_word_of_a_question_all_score(job: Any) -> None:
-    job.index([{"doc_id": f"d{n}", "text": text} for n, text in enumerate(("Copper", "Copper kettle", "Copper, salt", "!", "Wool"))])
+    job.index(
+        [{"doc_id": f"d{n}", "text": text} for n, text in enumerate(("Copper", "Copper kettle", "Copper, salt", "!", "Wool"))]
+    )
     job.answer([{"id": "q", "question": "copper?"}, {"id": "none", "question": "zinc"}, {"id": "no word", "question": "?!"}],
                "select.k=50", system="bm25")  # fmt: skip
     found = rows(job, "run", "rankings")
@@ -115,23 +121,17 @@ def test_documents_that_share_the_one_word_of_a_question_all_score(job: Any) -> 
 
 def test_an_index_of_nothing_refuses_one_question_and_sixty_four(job: Any) -> None:
     job.index([])
-    for system, num in (("dense", 1), ("embedded", 64)):
-        result = job.answer([{"id": str(n), "question": f"Who built house {n}?"} for n in range(num)], system=system, run=system)
+    for num in (1, 64):
+        asked = [{"id": str(n), "question": f"Who built house {n}?"} for n in range(num)]
+        result = job.answer(asked, system="dense", run=str(num))
         assert [row["reason"] for row in result.answers.to_pylist()] == ["no_evidence"] * num
         assert result.rankings.num_rows == 0
         assert result.num_unfinished() == 0
 
 
-def test_a_model_that_gives_no_numbers_makes_errors_and_neither_rankings_nor_refusals(
-    job: Any, tiny_model: Callable[..., Path]
-) -> None:
-    result = job.index(CORPUS[:2], f"embed.encoder.model={tiny_model(3, 'nan')}", "embed.kinds=[chunk]", "run.max_attempts=1")
-    embed = next(report for report in result.reports if report.label == "05_embed")
-    assert embed.states == {"error": 2}
-    assert result.num_unfinished() == 2
-    assert all("finite" in row["reason"] for row in embed.listed)
-    assert job.generation().read(schemas.VECTORS).num_rows == 0
-    answered = job.answer(HUNDRED[:2], "run.max_attempts=1", system="dense")
-    assert [(row["state"], row["outcome"], row["citations"]) for row in answered.answers.to_pylist()] == [("error", None, [])] * 2
-    assert answered.rankings.num_rows == 0
-    assert answered.num_unfinished() == 2
+def test_a_model_that_gives_no_numbers_ends_the_run_and_publishes_nothing(job: Any, tiny_model: Callable[..., Path]) -> None:
+    before = job.index(CORPUS[:2], f"embed.encoder.model={tiny_model(3)}").generation.content_hash
+    for _ in range(2):  # tried again, not taken for done
+        with pytest.raises(EngineError, match=r"05_embed: all .* rows failed, .*not finite"):
+            job.index(CORPUS[:2], f"embed.encoder.model={tiny_model(4, 'nan')}", "embed.kinds=[chunk]")
+    assert job.hash() == before

@@ -103,12 +103,12 @@ def test_links_are_sorted_and_document_frequency_counts_chunks_once(repository):
         assert source[start:end] == repository.entity_names[linked]
 
 
-def test_names_of_a_question_are_titles_long_names_and_words_of_several_chunks(make_repository):
+def test_names_of_a_question_are_those_that_the_index_has_a_link_to(make_repository):
     documents = {"a": ("Rome", "Nero met Odd and John Smith."), "b": ("Nero", "Alone.")}
     repository = make_repository(documents, (), ["Rome", "Nero", "Odd", "John Smith"])
     found = repository.find_names("Did Nero know Odd, John Smith or Rome?")
-    assert [repository.entity_names[row] for _, _, row in found] == ["Nero", "John Smith", "Rome"]
-    assert [(start, end) for start, end, _ in found] == [(4, 8), (19, 29), (33, 37)]
+    assert [repository.entity_names[row] for _, _, row in found] == ["Nero", "Odd", "John Smith", "Rome"]
+    assert [(start, end) for start, end, _ in found] == [(4, 8), (14, 17), (19, 29), (33, 37)]
 
 
 def test_facts_keep_their_ends_and_co_mentions_state_none(repository):
@@ -215,7 +215,8 @@ def test_opened_generation_equals_its_tables_and_a_damaged_one_is_refused(make_t
     tables = make_tables(DOCUMENTS, TRIPLES, NAMES)
     artifact = ArtifactStore(tmp_path).write("07_graph", "key", tables, TABLES)
     generation = publish_generation(
-        tmp_path, {"07_graph": artifact}, config={}, encoder={}, corpus_hash="c", counts={}, code_version="1"
+        tmp_path, {"07_graph": artifact}, config={}, encoder={"model": "m", "identity": "i"},
+        corpus_hash="c", counts={}, code_version="1", unfinished={},
     )
     expected = Repository.from_tables(tables)
     for opened in (Repository.open(tmp_path), open_repository(tmp_path, generation.manifest["id"])):

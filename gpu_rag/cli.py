@@ -55,9 +55,7 @@ def index(
     reads = (*INDEX_SECTIONS, "run")
     loaded = load_config(hardware=hardware, files=config or (), settings=settings or (), reads=reads)
     with _progress() as progress:
-        result = build_index(
-            corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed
-        )
+        result = build_index(corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed)
     counts = result.generation.manifest["counts"]
     typer.echo(
         f"{counts['documents']} documents, {counts['chunks']} chunks, {counts['entities']} entities, "

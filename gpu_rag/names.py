@@ -51,9 +51,7 @@ _DATE = re.compile(
 _YEAR = re.compile(r"(?<![\w.,$])(?:1\d{3}|20\d{2})s?(?![\w%]|[.,]\d)")
 
 
-_WORD = re.compile(
-    rf"(?:[^\W\d_{UNSPACED}]\.){{2,}}|{PART}(?:(?:['\u2019\-\u2010\u2011\u2013&/]|\.(?=[a-z0-9])){PART})*"
-)
+_WORD = re.compile(rf"(?:[^\W\d_{UNSPACED}]\.){{2,}}|{PART}(?:(?:['\u2019\-\u2010\u2011\u2013&/]|\.(?=[a-z0-9])){PART})*")
 _ORDINAL = re.compile(r"\d+(?:st|nd|rd|th)", re.IGNORECASE)
 _POSSESSIVE = re.compile(r"['\u2019][sS]$")
 _CASELESS_RUN = re.compile(

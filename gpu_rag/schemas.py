@@ -404,7 +404,6 @@ QUESTIONS = TableSchema(
 )  # fmt: skip
 
 
-
 def _per_question(name: str, type_: pa.DataType, *, computed: bool = False) -> TableSchema:
     """Return the schema of one query stage's output: a column of results beside the row's state, one row per question.
 

@@ -12,9 +12,7 @@ CLASSES = (
 OUTCOMES = ("answered", "refused")
 
 
-def outcome_class(
-    *, state: str, outcome: str | None, answerable: bool | None, lenient: float | None, question_id: str
-) -> str:
+def outcome_class(*, state: str, outcome: str | None, answerable: bool | None, lenient: float | None, question_id: str) -> str:
     """Return the class of one question, one of `CLASSES`.
 
     Args:

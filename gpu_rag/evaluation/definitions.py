@@ -51,9 +51,7 @@ DEFINITIONS: dict[str, Definition] = {
     "num_repeated_documents": Definition(
         "retrieval", "count", "Ranking rows whose document stands higher in the same ranking; the first one counts."
     ),
-    "exact_match": Definition(
-        "answers", "share", "Short answer equals a gold answer in the official SQuAD normal form."
-    ),
+    "exact_match": Definition("answers", "share", "Short answer equals a gold answer in the official SQuAD normal form."),
     "f1": Definition("answers", "share", "Token F1 in the official SQuAD normal form, best of the gold answers."),
     "strict": Definition(
         "answers",
@@ -64,9 +62,7 @@ DEFINITIONS: dict[str, Definition] = {
     "lenient": Definition(
         "answers", "share", "Lenient accuracy: a gold answer stands in the short answer as whole words, or equals it."
     ),
-    "unicode_f1": Definition(
-        "answers", "share", "Token F1 in the Unicode-aware normal form, best of the gold answers."
-    ),
+    "unicode_f1": Definition("answers", "share", "Token F1 in the Unicode-aware normal form, best of the gold answers."),
     "num_with_gold": Definition("answers", "count", "Answerable questions with a gold answer."),
     "bbs": Definition(
         "boundary",

@@ -250,9 +250,7 @@ def _bindings(bindings: Sequence[Mapping[str, str]], limits: Limits) -> list[str
     return [f"{b['variable']} = {shorten(b['value'], limits.quote_chars)}" for b in bindings[: limits.num_items]]
 
 
-def _sufficiency(
-    sufficiency: Mapping[str, Any] | None, names: Mapping[str, str], limits: Limits
-) -> dict[str, Any] | None:
+def _sufficiency(sufficiency: Mapping[str, Any] | None, names: Mapping[str, str], limits: Limits) -> dict[str, Any] | None:
     if sufficiency is None:
         return None
     return {

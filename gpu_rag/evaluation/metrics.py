@@ -95,8 +95,7 @@ def per_question(
         demands = completed_demands(traces[id_]) if id_ in traces else []
         counts = {"num_demands": len(demands), "num_completed": sum(demands)}
         rows.append(
-            _score(golds[id_], given[id_], ranked.get(id_, []))
-            | (counts if lineages is not None else dict.fromkeys(counts))
+            _score(golds[id_], given[id_], ranked.get(id_, [])) | (counts if lineages is not None else dict.fromkeys(counts))
         )
     return rows
 

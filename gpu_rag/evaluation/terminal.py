@@ -18,9 +18,7 @@ def metrics_table(metrics: dict[str, float | None], run_info: Mapping[str, Any])
         metrics: As `metrics.evaluate_run` gives them.
         run_info: `system` for the title, hashes and version for the caption.
     """
-    listed = {
-        name: value for name, value in metrics.items() if value is not None and (value or not name.startswith("rows_"))
-    }
+    listed = {name: value for name, value in metrics.items() if value is not None and (value or not name.startswith("rows_"))}
     undefined = [name for name, value in metrics.items() if value is None]
     caption = [f"{name} {run_info[name]}" for name in _IDENTITY if name in run_info]
     if undefined:

@@ -211,9 +211,7 @@ def _read_array(path: Path, mmap: bool) -> npt.NDArray[Any]:
     return array
 
 
-def _from_numpy(
-    indptr: npt.NDArray[Any], indices: npt.NDArray[Any], weights: npt.NDArray[Any], undirected: bool
-) -> CsrGraph:
+def _from_numpy(indptr: npt.NDArray[Any], indices: npt.NDArray[Any], weights: npt.NDArray[Any], undirected: bool) -> CsrGraph:
     return CsrGraph(torch.from_numpy(indptr), torch.from_numpy(indices), torch.from_numpy(weights), undirected)
 
 

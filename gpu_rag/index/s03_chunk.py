@@ -52,8 +52,7 @@ class ChunkConfig(BaseModel):
             raise ValueError(f"chunk.overlap_words={self.overlap_words} must be below window_words={self.window_words}")
         if self.min_sentence_chars >= self.max_sentence_chars:
             raise ValueError(
-                f"chunk.min_sentence_chars={self.min_sentence_chars} must be below "
-                f"max_sentence_chars={self.max_sentence_chars}"
+                f"chunk.min_sentence_chars={self.min_sentence_chars} must be below max_sentence_chars={self.max_sentence_chars}"
             )
         return self
 

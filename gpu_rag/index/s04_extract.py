@@ -138,9 +138,7 @@ def _recorded(tables: Tables, chunks: list[dict[str, Any]]) -> Iterator[tuple[st
     if chunks and not tables["recorded_extraction"].num_rows:
         raise InputError("extract.methods names recorded, but the corpus has no openie.jsonl with an entry of it")
     entries = {row["item_id"]: (row["entities"], row["triples"]) for row in tables["recorded_extraction"].to_pylist()}
-    num_chunks = dict(
-        zip(*(c.to_pylist() for c in pc.value_counts(tables["chunks"].column("doc_id")).flatten()), strict=True)
-    )
+    num_chunks = dict(zip(*(c.to_pylist() for c in pc.value_counts(tables["chunks"].column("doc_id")).flatten()), strict=True))
     for row in chunks:
         if row["chunk_id"] in entries:
             yield row["chunk_id"], entries[row["chunk_id"]]

@@ -73,9 +73,7 @@ def _by_chunk(units: pa.Table) -> Iterator[dict[str, Any]]:
 def _mention(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, config: GovernConfig) -> dict[str, Any]:
     name = unit["name"]
     given = _given(unit)
-    stands = given is not None and any(
-        text == name or forms[text] == forms[name] for text in _slices(chunk, given) if text
-    )
+    stands = given is not None and any(text == name or forms[text] == forms[name] for text in _slices(chunk, given) if text)
     span = given if stands else _shift(find_span(chunk["text"], name), chunk)
     return {
         "mention_id": unit["mention_id"],
@@ -87,9 +85,7 @@ def _mention(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, co
 def _relation(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, config: GovernConfig) -> dict[str, Any]:
     subject, predicate, object_ = unit["subject"], unit["predicate"], unit["object"]
     given = _given(unit)
-    stands = given is not None and any(
-        _holds(text, subject) and _holds(text, object_) for text in _slices(chunk, given)
-    )
+    stands = given is not None and any(_holds(text, subject) and _holds(text, object_) for text in _slices(chunk, given))
     span = given if stands else _shift(smallest_window(chunk["text"], subject, object_), chunk)
     return {
         "relation_id": unit["relation_id"],

@@ -119,9 +119,7 @@ def build_graph_view(
     )
 
 
-def _pairs(
-    kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, graph: str
-) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, graph: str) -> tuple[np.ndarray, np.ndarray]:
     """Return distinct pairs of nodes as sorted keys low * N + high, int64 (P,), and their values, float64 (P,).
 
     Loops are dropped. Relations of a pair are counted; of passage edges and synonyms on one pair the heaviest stands.

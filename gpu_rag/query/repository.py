@@ -231,9 +231,9 @@ class Repository:
         self.link_indptr = offsets(chunk[order], len(self.chunk_ids))
         self.link_entities, self.link_starts, self.link_ends = entity[order], start[order], end[order]
         pairs = np.unique(entity * max(len(self.chunk_ids), 1) + chunk)
-        self.num_chunks_of_entity = np.bincount(
-            pairs // max(len(self.chunk_ids), 1), minlength=len(self.entity_ids)
-        ).astype(np.int64)
+        self.num_chunks_of_entity = np.bincount(pairs // max(len(self.chunk_ids), 1), minlength=len(self.entity_ids)).astype(
+            np.int64
+        )
 
     def _edges(self, kind: str) -> Edges:
         edges = self._tables["edges"]

@@ -37,9 +37,7 @@ def induce_demands(work: pa.Table, *, config: DemandConfig) -> pa.Table:
     """Return the demands of each question."""
     values = [
         _gold(question, steps[:MAX_DEMANDS], config) if config.method == "gold" and steps else _whole(question)
-        for question, steps in zip(
-            work.column("question").to_pylist(), work.column("decomposition").to_pylist(), strict=True
-        )
+        for question, steps in zip(work.column("question").to_pylist(), work.column("decomposition").to_pylist(), strict=True)
     ]
     return result_table(work, schemas.DEMANDS.schema.field("demands"), values)
 

@@ -83,9 +83,7 @@ def _problem(demands: list[dict[str, Any]]) -> str:
     return f"demand {blank[0]} has an empty query" if blank else ""
 
 
-def _hits(
-    texts: list[str], config: RetrieveConfig, repository: Repository, encoder: Encoder
-) -> Iterator[dict[str, Any]]:
+def _hits(texts: list[str], config: RetrieveConfig, repository: Repository, encoder: Encoder) -> Iterator[dict[str, Any]]:
     """Yield `flags` and `hits` of each text."""
     tile = _tile_size(config.tile_bytes, repository)
     for first in range(0, len(texts), tile):
@@ -103,18 +101,14 @@ def _hits(
             yield fused
 
 
-def _rank(
-    name: RetrieverName, queries: Queries, depth: int, config: RetrieveConfig, repository: Repository
-) -> list[Ranking]:
+def _rank(name: RetrieverName, queries: Queries, depth: int, config: RetrieveConfig, repository: Repository) -> list[Ranking]:
     if name == "bm25":
         return rank_bm25(queries, depth, config=config.bm25, repository=repository)
     if name == "dense":
         return rank_dense(queries, depth, repository=repository)
     if name == "hybrid":
         return rank_hybrid(queries, depth, config=config.hybrid, bm25=config.bm25, repository=repository)
-    return rank_ppr(
-        queries, depth, config=config.ppr, hybrid=config.hybrid, bm25=config.bm25, repository=repository
-    )
+    return rank_ppr(queries, depth, config=config.ppr, hybrid=config.hybrid, bm25=config.bm25, repository=repository)
 
 
 def _fused(rankings: dict[str, Ranking], config: RetrieveConfig, repository: Repository) -> dict[str, Any]:

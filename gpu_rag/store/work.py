@@ -78,9 +78,7 @@ class WorkStore:
         parts = []
         for shard in shards:
             table = pq.read_table(self.folder / f"{shard}.parquet", schema=self.schema)
-            latest = [
-                key in wanted and self.status[key].shard == shard for key in table.column("work_key").to_pylist()
-            ]
+            latest = [key in wanted and self.status[key].shard == shard for key in table.column("work_key").to_pylist()]
             parts.append(table.filter(pa.array(latest, pa.bool_())))
         table = pa.concat_tables(parts) if parts else self.schema.empty_table()
         return table.sort_by("work_key")

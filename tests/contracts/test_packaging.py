@@ -75,15 +75,11 @@ def test_every_file_the_dockerfile_copies_exists_and_is_sent_to_the_builder() ->
 
 
 def test_dockerfile_copies_all_that_the_build_reads() -> None:
-    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "gpu_rag", "kernels", "configs"} <= set(
-        _dockerfile_sources()
-    )
+    assert {"pyproject.toml", "setup.py", "README.md", "LICENSE", "gpu_rag", "kernels", "configs"} <= set(_dockerfile_sources())
 
 
 @pytest.mark.parametrize(("lock", "extras", "python"), [("cuda", ("cuda",), "3.12"), ("cpu", ("cpu", "dev"), "3.11")])
-def test_lock_pins_every_direct_dependency_once_and_within_its_range(
-    lock: str, extras: tuple[str, ...], python: str
-) -> None:
+def test_lock_pins_every_direct_dependency_once_and_within_its_range(lock: str, extras: tuple[str, ...], python: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     direct = [*project["dependencies"], *(item for extra in extras for item in project["optional-dependencies"][extra])]
     pins = _pins(ROOT / f"requirements/{lock}.lock", python)
@@ -114,9 +110,7 @@ def test_every_imported_library_is_declared() -> None:
     distributions = packages_distributions()
     for module, path in _imported_modules():
         names = {canonicalize_name(name) for name in distributions.get(module, [module])}
-        assert {COME_WITH.get(name, name) for name in names} & declared, (
-            f"{path} imports {module}, pyproject.toml lacks it"
-        )
+        assert {COME_WITH.get(name, name) for name in names} & declared, f"{path} imports {module}, pyproject.toml lacks it"
 
 
 @pytest.mark.parametrize("module", ["gpu_rag", "gpu_rag.schemas", "gpu_rag.cli"])

@@ -174,7 +174,9 @@ def test_an_engine_that_does_not_start_ends_the_run_and_is_no_rows_fault(tmp_pat
         executor = Executor(tmp_path, workers, RunConfig(), {"encoder": "e1"}, Quiet())
         with pytest.raises(EngineStartError, match="engine encoder does not start: RuntimeError: no memory left"):
             executor.rows(stage, NoConfig(), texts(a="one", b="two"))
-        assert WorkStore(tmp_path, stage.label, stage.fingerprint(NoConfig(), {"encoder": "e1"}), stage.result_schema).status == {}
+        assert (
+            WorkStore(tmp_path, stage.label, stage.fingerprint(NoConfig(), {"encoder": "e1"}), stage.result_schema).status == {}
+        )
 
 
 def test_workers_that_only_die_end_the_run(tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,9 +63,7 @@ def test_awkward_documents():
     assert max(map(len, TEXT["report-borings-1926"].splitlines())) < 50
 
 
-@pytest.mark.parametrize(
-    "script", ["GREEK", "CYRILLIC", "CJK", "ARABIC", "LATIN SMALL LETTER Z WITH CARON"]
-)
+@pytest.mark.parametrize("script", ["GREEK", "CYRILLIC", "CJK", "ARABIC", "LATIN SMALL LETTER Z WITH CARON"])
 def test_scripts_and_diacritics_in_corpus(script):
     chars = set("".join(TEXT.values()))
     assert any(unicodedata.name(char, "").startswith(script) for char in chars)
@@ -130,16 +128,12 @@ def test_decomposition(question):
     assert len(set(question["supporting_doc_ids"])) >= 2
 
 
-@pytest.mark.parametrize(
-    "question", [q for q in QUESTIONS if q["type"] == "comparison"], ids=_qid
-)
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q["type"] == "comparison"], ids=_qid)
 def test_comparison_answer_is_one_of_the_compared(question):
     assert question["answers"][0] in question["question"]
 
 
-@pytest.mark.parametrize(
-    "question", [q for q in QUESTIONS if q["type"] == "multi_hop"], ids=_qid
-)
+@pytest.mark.parametrize("question", [q for q in QUESTIONS if q["type"] == "multi_hop"], ids=_qid)
 def test_bridge_is_not_named_in_question(question):
     for step in question["decomposition"][:-1]:
         assert step["answer"] not in question["question"]

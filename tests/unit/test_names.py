@@ -16,9 +16,7 @@ def found(gazetteer: Gazetteer, text: str) -> list[tuple[str, int]]:
 
 
 def test_spans_are_slices_of_the_text_in_order() -> None:
-    text = (
-        "In 1999, Marie Curie's friend \u0141ukasz met \u00c9mile Zola on 12 March 1990 at the University of the Arts."
-    )
+    text = "In 1999, Marie Curie's friend \u0141ukasz met \u00c9mile Zola on 12 March 1990 at the University of the Arts."
     spans = spot_names(text)
     assert all(text[span.start : span.end] == span.name for span in spans)
     assert [(s.start, s.end) for s in spans] == sorted({(s.start, s.end) for s in spans})

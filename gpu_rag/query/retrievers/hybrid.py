@@ -35,9 +35,7 @@ def rank_hybrid(
     return [top_rows(row, depth) for row in scores]
 
 
-def hybrid_scores(
-    queries: Queries, *, config: HybridConfig, bm25: Bm25Config, repository: Repository
-) -> np.ndarray:
+def hybrid_scores(queries: Queries, *, config: HybridConfig, bm25: Bm25Config, repository: Repository) -> np.ndarray:
     """Return H of every chunk, float32 (B, C), in [0, 1]."""
     lexical = repository.lexical_with(bm25.k1, bm25.b)
     dense = repository.chunk_search.scores(queries.vectors)

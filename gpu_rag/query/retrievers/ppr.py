@@ -88,9 +88,7 @@ def rank_ppr(
     return rankings
 
 
-def _seed_facts(
-    reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository
-) -> None:
+def _seed_facts(reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository) -> None:
     """Add the weights of the best facts' ends: min-max score over passages of the end, averaged over its facts."""
     facts = np.arange(len(repository.fact_ids))
     if config.view.graph == "governed":
@@ -111,9 +109,7 @@ def _seed_facts(
             reset[row, node] += config.fact_weight * means[node]
 
 
-def _seed_names(
-    reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository
-) -> None:
+def _seed_names(reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository) -> None:
     """Add the weight of each linked name that stands in the question, once per name."""
     if not config.name_weight:
         return

@@ -249,9 +249,7 @@ def _annotation(
     documents: dict[str, dict[str, Any]],
     chunk_ids: dict[str, str],
 ) -> dict[str, Any] | None:
-    holders = [
-        doc_id for doc_id in selected if any(event["demand_id"] == demand["demand_id"] for event in events[doc_id])
-    ]
+    holders = [doc_id for doc_id in selected if any(event["demand_id"] == demand["demand_id"] for event in events[doc_id])]
     words = {match.lower() for match in _WORD.findall(demand["description"])}
     best: tuple[int, str, int, int] | None = None
     for doc_id in holders:

@@ -54,9 +54,7 @@ def test_completion_is_micro_over_demands_and_macro_over_questions(three: Tables
 
 
 def test_questions_without_a_lineage_or_demand_are_not_averaged_over(three: Tables) -> None:
-    metrics = evaluate_run(
-        *three, lineages=schemas.LINEAGES.from_rows([_lineage("q2", ["a"], ["a"]), _lineage("q3", [], [])])
-    )
+    metrics = evaluate_run(*three, lineages=schemas.LINEAGES.from_rows([_lineage("q2", ["a"], ["a"]), _lineage("q3", [], [])]))
     assert metrics["questions_all_completed"] == 1.0
 
 

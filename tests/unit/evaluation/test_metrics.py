@@ -105,8 +105,7 @@ def test_rows_are_classified_one_by_one(small_run: Tables) -> None:
 
 def test_joins_are_by_id_whatever_the_order_of_the_rows(small_run: Tables) -> None:
     shuffled = [
-        table.take(pc.sort_indices(pa.array([hash_ * 7 % 11 for hash_ in range(table.num_rows)])))
-        for table in small_run
+        table.take(pc.sort_indices(pa.array([hash_ * 7 % 11 for hash_ in range(table.num_rows)]))) for table in small_run
     ]
     assert shuffled[1].column("id").to_pylist() != small_run[1].column("id").to_pylist()
     assert evaluate_run(*shuffled) == evaluate_run(*small_run)
@@ -120,9 +119,7 @@ def test_joins_are_by_id_whatever_the_order_of_the_rows(small_run: Tables) -> No
         (1, r"no row for 2 question\(s\): 'q1', 'q2'"),
     ],
 )
-def test_questions_and_answers_that_do_not_match_are_refused_naming_ids(
-    small_run: Tables, table: int, message: str
-) -> None:
+def test_questions_and_answers_that_do_not_match_are_refused_naming_ids(small_run: Tables, table: int, message: str) -> None:
     tables = list(small_run)
     tables[table] = tables[table].slice(2)
     with pytest.raises(InputError, match=message):
@@ -184,9 +181,7 @@ def test_no_question_at_all_gives_counts_of_zero() -> None:
     assert metrics["num_questions"] == 0 and metrics["answered"] is None and metrics["demands_completed"] is None
 
 
-def test_the_short_answer_is_scored_not_the_explanation(
-    question_row: Build, answer_row: Build, ranking_table: Build
-) -> None:
+def test_the_short_answer_is_scored_not_the_explanation(question_row: Build, answer_row: Build, ranking_table: Build) -> None:
     questions = schemas.QUESTIONS.from_rows([question_row("q1", answers=["Paris"])])
     answers = [answer_row("q1", "Paris", explanation="It was Paris, where she was born in 1867. [1]")]
     metrics = evaluate_run(questions, schemas.ANSWERS.from_rows(answers), ranking_table({}))

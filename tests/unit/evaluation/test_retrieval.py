@@ -5,9 +5,7 @@ import pytest
 from gpu_rag.evaluation.retrieval import distinct, max_recall_at_k, recall_at_k
 
 
-@pytest.mark.parametrize(
-    ("k", "expected"), [(1, 0.25), (2, 0.25), (3, 0.5), (4, 0.5), (5, 0.75), (10, 0.75), (20, 0.75)]
-)
+@pytest.mark.parametrize(("k", "expected"), [(1, 0.25), (2, 0.25), (3, 0.5), (4, 0.5), (5, 0.75), (10, 0.75), (20, 0.75)])
 def test_recall_equals_hand_computed_values_also_for_rankings_shorter_than_k(k: int, expected: float) -> None:
     ranking = ["g1", "x", "g2", "y", "g3", "z"]
     assert recall_at_k(ranking, {"g1", "g2", "g3", "g4"}, k) == expected

@@ -39,9 +39,7 @@ def test_em_and_f1_equal_hand_computed_values(answer: str, gold: str, expected_e
 
 
 @given(_WORDS, _WORDS)
-def test_em_and_f1_equal_the_official_squad_rules_wherever_the_gold_normalises_to_something(
-    answer: str, gold: str
-) -> None:
+def test_em_and_f1_equal_the_official_squad_rules_wherever_the_gold_normalises_to_something(answer: str, gold: str) -> None:
     def official(text: str) -> str:
         kept = "".join(char for char in text.lower() if char not in set(string.punctuation))
         return " ".join(re.sub(r"\b(a|an|the)\b", " ", kept).split())

@@ -88,12 +88,8 @@ BAD_VALUES = [float("nan"), float("inf"), float("-inf"), -1.0]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    ("value", "flag"), [(0.0, SeedFlag.NO_SEED), *((value, SeedFlag.BAD_SEED) for value in BAD_VALUES)]
-)
-def test_one_bad_row_is_flagged_and_the_others_are_bit_equal_without_it(
-    backend: str, value: float, flag: SeedFlag
-) -> None:
+@pytest.mark.parametrize(("value", "flag"), [(0.0, SeedFlag.NO_SEED), *((value, SeedFlag.BAD_SEED) for value in BAD_VALUES)])
+def test_one_bad_row_is_flagged_and_the_others_are_bit_equal_without_it(backend: str, value: float, flag: SeedFlag) -> None:
     graph = random_graph(60, 150, undirected=True)
     reset = random_reset(100, 60)
     reset[:, 7] += 0.1
@@ -233,9 +229,7 @@ def test_unconverged_scores_are_flagged_with_their_residual(backend: str, option
     assert result.flags.tolist() == [SeedFlag.NOT_CONVERGED, SeedFlag.NO_SEED, 0]
     assert float(result.residual[0]) > 0
     assert result.iterations.dtype == torch.int32
-    assert result.iterations[0] == min(
-        options.get("max_iter", 10**9), pagerank.num_sweeps(0.7, options.get("tol", 1e-6))
-    )
+    assert result.iterations[0] == min(options.get("max_iter", 10**9), pagerank.num_sweeps(0.7, options.get("tol", 1e-6)))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -282,9 +276,7 @@ def test_empty_sizes_work(backend: str, num_queries: int, num_nodes: int, num_ed
     result = personalized_pagerank(graph, torch.ones(num_queries, num_nodes), backend=backend)
     assert result.scores.shape == (num_queries, num_nodes)
     assert result.flags.tolist() == [0 if num_nodes else SeedFlag.NO_SEED] * num_queries
-    top = personalized_pagerank(
-        graph, torch.ones(num_queries, num_nodes), backend=backend, top_range=(0, num_nodes), top_k=3
-    )
+    top = personalized_pagerank(graph, torch.ones(num_queries, num_nodes), backend=backend, top_range=(0, num_nodes), top_k=3)
     assert top.top_indices.shape == (num_queries, min(3, num_nodes))
 
 

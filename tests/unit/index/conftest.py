@@ -31,8 +31,7 @@ def _corpus(documents: dict[str, tuple[str, str]], recorded: Recorded | None = N
             sentence_id = ids.sentence_id(chunk_id, match.group(), order)
             sentences.append({**place, "sentence_id": sentence_id, "order": order, **span})
     entries: list[dict[str, object]] = [
-        {"item_id": item, "entities": entities, "triples": triples}
-        for item, (entities, triples) in (recorded or {}).items()
+        {"item_id": item, "entities": entities, "triples": triples} for item, (entities, triples) in (recorded or {}).items()
     ]
     return {
         "chunks": schemas.CHUNKS.from_rows(chunks),

@@ -32,9 +32,7 @@ def _configs(draw: st.DrawFn) -> ChunkConfig:
 
 
 def _run(title: str, text: str, config: ChunkConfig) -> dict[str, Any]:
-    work = pa.table(
-        {"work_key": ["k"], "title": [title], "text": [text], "recorded": pa.array([[]], pa.list_(pa.string()))}
-    )
+    work = pa.table({"work_key": ["k"], "title": [title], "text": [text], "recorded": pa.array([[]], pa.list_(pa.string()))})
     (row,) = STAGE.run(work, config=config).to_pylist()
     return row
 

@@ -64,9 +64,7 @@ def test_a_long_sentence_is_split_at_white_space() -> None:
     assert [len(part) for part in _split("y" * 105, max_chars=50)] == [50, 50, 5]
 
 
-@pytest.mark.parametrize(
-    "unit", ["\u4f60\u597d\u3002", "a. ", "A.B.", '"a. ', "(b. ", "\n", "St. ", "\u201c\u4f60\u3002"]
-)
+@pytest.mark.parametrize("unit", ["\u4f60\u597d\u3002", "a. ", "A.B.", '"a. ', "(b. ", "\n", "St. ", "\u201c\u4f60\u3002"])
 def test_time_grows_with_the_length_alone(unit: str) -> None:
     text = (unit * 200_000)[:200_000]
     start = time.perf_counter()

@@ -17,9 +17,7 @@ from gpu_rag.index.s04_extract import ExtractConfig
 
 Run = Callable[..., Any]
 
-CURIE = {
-    "d1": ("Marie Curie", "Marie Curie was born in Warsaw. She met Paul Langevin and Albert Einstein in Brussels.")
-}
+CURIE = {"d1": ("Marie Curie", "Marie Curie was born in Warsaw. She met Paul Langevin and Albert Einstein in Brussels.")}
 
 
 def test_every_occurrence_of_a_name_is_a_mention_with_its_span_in_the_source_text(corpus: Run, extract: Run) -> None:
@@ -50,9 +48,7 @@ def test_a_title_with_a_parenthesis_is_mentioned_with_and_without_it(corpus: Run
     assert titles == {"Mercury (planet)", "Mercury"}
 
 
-def test_a_sentence_gives_one_co_mention_per_further_name_and_its_span_is_the_sentence(
-    corpus: Run, extract: Run
-) -> None:
+def test_a_sentence_gives_one_co_mention_per_further_name_and_its_span_is_the_sentence(corpus: Run, extract: Run) -> None:
     tables = corpus(CURIE)
     extract(tables)
     source = tables["chunks"].column("text").to_pylist()[0]

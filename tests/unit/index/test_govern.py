@@ -34,9 +34,7 @@ def measures(tables: dict[str, Any]) -> dict[str, tuple[int, int]]:
 
 def test_recorded_units_are_bound_to_the_smallest_window_of_their_names(corpus: Run, govern: Run) -> None:
     text = "Warsaw is an old and a large city. Marie Curie left, and Marie Curie was born in Warsaw."
-    tables = govern(
-        corpus({"d1": ("", text)}, {"d1": (["marie  curie"], [["Marie Curie", "born in", "Warsaw"]])}), "recorded"
-    )
+    tables = govern(corpus({"d1": ("", text)}, {"d1": (["marie  curie"], [["Marie Curie", "born in", "Warsaw"]])}), "recorded")
     mention, relation = tables["mentions"].to_pylist()[0], tables["relations"].to_pylist()[0]
     assert text[mention["start"] : mention["end"]] == "Marie Curie"
     assert text[relation["start"] : relation["end"]] == "Marie Curie was born in Warsaw"
@@ -100,9 +98,7 @@ def test_a_name_has_the_same_id_on_write_and_on_read(name: str, corpus: Run, gov
         assert text[mention["start"] : mention["end"]] == name
 
 
-def test_names_align_by_normal_form_and_the_most_frequent_surface_form_names_the_entity(
-    corpus: Run, govern: Run
-) -> None:
+def test_names_align_by_normal_form_and_the_most_frequent_surface_form_names_the_entity(corpus: Run, govern: Run) -> None:
     recorded: dict[str, Any] = {"d1": (["new york", "New  York", "New York"], []), "d2": (["New York"], [])}
     tables = govern(corpus({"d1": ("", "New York"), "d2": ("", "New York")}, recorded), "recorded")
     entity = tables["entities"].to_pylist()
@@ -117,9 +113,7 @@ def test_names_in_other_scripts_stay_apart(corpus: Run, govern: Run) -> None:
     assert tables["entities"].num_rows == len(names)
 
 
-def test_facts_are_the_distinct_stated_triples_in_hipporag_form_and_co_mentions_are_none(
-    corpus: Run, govern: Run
-) -> None:
+def test_facts_are_the_distinct_stated_triples_in_hipporag_form_and_co_mentions_are_none(corpus: Run, govern: Run) -> None:
     recorded: dict[str, Any] = {
         "d1": ([], [["Bern", "is in", "Europe"], ["bern", "is  in", "Europe"], ["Bern", "is in", "Nowhere"]])
     }

@@ -53,9 +53,7 @@ RECORDED = {
 DOCUMENTS = {"d1": ("", "Bern in Europe."), "d2": ("", "Bern, Europe."), "d3": ("", "nothing.")}
 
 
-def test_relation_edges_count_the_relations_of_a_pair_either_way_and_the_accepted_ones(
-    corpus: Run, govern: Run
-) -> None:
+def test_relation_edges_count_the_relations_of_a_pair_either_way_and_the_accepted_ones(corpus: Run, govern: Run) -> None:
     tables = build(govern(corpus(DOCUMENTS, RECORDED), "recorded"))
     assert edges(tables, "relation") == {pair("Bern", "Europe"): (3, 3, 3.0), pair("Bern", "Asia"): (1, 0, 1.0)}
 
@@ -78,9 +76,7 @@ def test_co_mentions_are_no_relation_edges(corpus: Run, govern: Run) -> None:
 def test_every_chunk_and_every_entity_is_a_node_edges_or_not(corpus: Run, govern: Run) -> None:
     tables = build(govern(corpus(DOCUMENTS, {**RECORDED, "d3": (["Unseen"], [])}), "recorded"))
     nodes = tables["nodes"].to_pylist()
-    assert {row["node_id"] for row in nodes if row["kind"] == "passage"} == set(
-        tables["chunks"].column("chunk_id").to_pylist()
-    )
+    assert {row["node_id"] for row in nodes if row["kind"] == "passage"} == set(tables["chunks"].column("chunk_id").to_pylist())
     assert {row["node_id"] for row in nodes if row["kind"] == "entity"} == {
         eid(n) for n in ("Bern", "Europe", "Asia", "Unseen")
     }
@@ -89,9 +85,7 @@ def test_every_chunk_and_every_entity_is_a_node_edges_or_not(corpus: Run, govern
     assert len(nodes) == len({row["node_id"] for row in nodes}) == 7
 
 
-def test_a_known_name_is_linked_wherever_it_stands_and_its_weight_falls_with_its_frequency(
-    corpus: Run, govern: Run
-) -> None:
+def test_a_known_name_is_linked_wherever_it_stands_and_its_weight_falls_with_its_frequency(corpus: Run, govern: Run) -> None:
     documents = {
         "d1": ("Marie Curie", "She was a chemist."),
         "d2": ("", "the work of MARIE CURIE was new."),
@@ -131,9 +125,7 @@ def test_rejected_mentions_are_no_links(corpus: Run, govern: Run) -> None:
 def with_vectors(tables: dict[str, pa.Table], vectors: dict[str, list[float]]) -> dict[str, pa.Table]:
     unit = {name: (np.asarray(v) / np.linalg.norm(v)).astype(np.float32).tolist() for name, v in vectors.items()}
     rows = [{"vector_id": ids.vector_id(n), "vector": v, "num_tokens": 1, "cut_tokens": 0} for n, v in unit.items()]
-    items: list[dict[str, object]] = [
-        {"kind": "entity", "item_id": eid(n), "vector_id": ids.vector_id(n)} for n in unit
-    ]
+    items: list[dict[str, object]] = [{"kind": "entity", "item_id": eid(n), "vector_id": ids.vector_id(n)} for n in unit]
     return tables | {"vectors": schemas.VECTORS.from_rows(rows), "embeddings": schemas.EMBEDDINGS.from_rows(items)}
 
 

@@ -68,8 +68,7 @@ def test_sentences_are_grouped_by_chunk_in_reading_order(repository):
 def test_vectors_belong_to_their_items_whatever_the_row_order_of_the_tables(make_tables, encoder):
     tables = make_tables(DOCUMENTS, TRIPLES, NAMES)
     shuffled = {
-        name: table.take(pa.array(np.random.default_rng(1).permutation(table.num_rows)))
-        for name, table in tables.items()
+        name: table.take(pa.array(np.random.default_rng(1).permutation(table.num_rows))) for name, table in tables.items()
     }
     for repository in (Repository.from_tables(tables), Repository.from_tables(shuffled)):
         assert np.array_equal(repository.chunk_vectors, encoder.encode(repository.titled_chunk_texts()).vectors)
@@ -183,9 +182,7 @@ def test_view_counts_relations_and_governance_takes_the_rejected_out(repository)
 
 
 def test_synonym_replaces_or_joins_a_relation_of_the_same_pair(make_repository):
-    repository = make_repository(
-        {"d": ("", "x y.")}, [("d", "ab c", "is", "abc", "accept")], (), [("ab c", "abc", 0.5)]
-    )
+    repository = make_repository({"d": ("", "x y.")}, [("d", "ab c", "is", "abc", "accept")], (), [("ab c", "abc", 0.5)])
     only = {"relation": 2.0, "passage_entity": 0.0, "passage_name": 0.0, "synonym": 2.0}
     replaced = dense_weights(repository.graph_view(GraphViewConfig(weights=only)))
     assert replaced[1, 2] == replaced[2, 1] == 1.0
@@ -215,8 +212,14 @@ def test_opened_generation_equals_its_tables_and_a_damaged_one_is_refused(make_t
     tables = make_tables(DOCUMENTS, TRIPLES, NAMES)
     artifact = ArtifactStore(tmp_path).write("07_graph", "key", tables, TABLES)
     generation = publish_generation(
-        tmp_path, {"07_graph": artifact}, config={}, encoder={"model": "m", "identity": "i"},
-        corpus_hash="c", counts={}, code_version="1", unfinished={},
+        tmp_path,
+        {"07_graph": artifact},
+        config={},
+        encoder={"model": "m", "identity": "i"},
+        corpus_hash="c",
+        counts={},
+        code_version="1",
+        unfinished={},
     )
     expected = Repository.from_tables(tables)
     for opened in (Repository.open(tmp_path), open_repository(tmp_path, generation.manifest["id"])):

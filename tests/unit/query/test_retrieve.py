@@ -32,8 +32,7 @@ WORDS = [
 def repository(make_repository):
     rng = np.random.default_rng(0)
     documents = {
-        f"d{n:02d}": (f"Title {n}", ". ".join(" ".join(rng.choice(WORDS, 5)) for _ in range(3)) + ".")
-        for n in range(40)
+        f"d{n:02d}": (f"Title {n}", ". ".join(" ".join(rng.choice(WORDS, 5)) for _ in range(3)) + ".") for n in range(40)
     }
     triples = [(f"d{n:02d}", WORDS[n % 16], "meets", WORDS[(3 * n + 1) % 16], "accept") for n in range(40)]
     return make_repository(documents, triples, WORDS[:6], [("rome", "nero", 0.85)])
@@ -83,9 +82,7 @@ def test_hits_are_ranked_by_score_then_id_and_name_their_retrievers(repository, 
     hits = entry["hits"]
     assert len(hits) == 7
     assert [hit["rank"] for hit in hits] == list(range(1, 8))
-    assert [(-hit["score"], hit["chunk_id"]) for hit in hits] == sorted(
-        (-hit["score"], hit["chunk_id"]) for hit in hits
-    )
+    assert [(-hit["score"], hit["chunk_id"]) for hit in hits] == sorted((-hit["score"], hit["chunk_id"]) for hit in hits)
     assert len({hit["chunk_id"] for hit in hits}) == 7
     assert {item["name"] for hit in hits for item in hit["retrievers"]} == set(config.retrievers)
 
@@ -168,9 +165,7 @@ def test_reciprocal_ranks_are_summed(repository, encoder):
         assert all(item["rank"] <= 10 for item in hit["retrievers"])
 
 
-@pytest.mark.parametrize(
-    "config", [{"retrievers": []}, {"retrievers": ["nope"]}, {"depht": 3}, {"ppr": {"damping": 1.0}}]
-)
+@pytest.mark.parametrize("config", [{"retrievers": []}, {"retrievers": ["nope"]}, {"depht": 3}, {"ppr": {"damping": 1.0}}])
 def test_wrong_config_is_refused(config):
     with pytest.raises(ValidationError):
         RetrieveConfig.model_validate(config)

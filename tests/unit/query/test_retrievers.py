@@ -59,9 +59,7 @@ def test_hybrid_follows_its_formula(chain, encoder):
     best = np.array([sentences[chain.sentence_indptr[c] : chain.sentence_indptr[c + 1]].max() for c in range(4)])
     words = chain.lexical.chunks.scores(["Beta met"])[0]
     by_sentence = chain.lexical.sentences.scores(["Beta met"])[0]
-    words_best = np.array(
-        [by_sentence[chain.sentence_indptr[c] : chain.sentence_indptr[c + 1]].max() for c in range(4)]
-    )
+    words_best = np.array([by_sentence[chain.sentence_indptr[c] : chain.sentence_indptr[c + 1]].max() for c in range(4)])
     expected = (min_max(0.5 * dense + 0.5 * best) + 0.15 * min_max(words) + 0.15 * min_max(words_best)) / 1.3
     scores = hybrid_scores(asked, config=HybridConfig(), bm25=Bm25Config(), repository=chain)
     np.testing.assert_allclose(scores[0], expected, atol=1e-6)
@@ -147,9 +145,7 @@ def test_names_are_weighed_by_document_frequency_once_each(chain, encoder):
 
 def test_higher_power_leaves_the_mass_to_the_best_passages(chain, encoder):
     def share(power: int) -> float:
-        config = PprConfig(
-            num_facts=0, passage_power=power, passage_weight=0.2, walk_without_entities=True, damping=0.0
-        )
+        config = PprConfig(num_facts=0, passage_power=power, passage_weight=0.2, walk_without_entities=True, damping=0.0)
         (ranking,) = walk(queries(encoder, "Alpha met Beta"), config, chain)
         return float(ranking.scores[0] / ranking.scores.sum())
 

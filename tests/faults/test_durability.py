@@ -117,7 +117,7 @@ def files_of(generation: Any) -> Iterator[tuple[str, Path]]:
             yield label, generation.artifact(label).folder / name
 
 
-def test_any_one_file_deleted_cut_or_taken_from_another_index_is_named_on_opening(finished: Any, copied: Any) -> None:
+def test_any_one_file_that_is_deleted_or_altered_is_named_on_opening(finished: Any, copied: Any) -> None:
     files = list(files_of(copied.generation()))
     assert len(files) > 15
     for label, path in files:

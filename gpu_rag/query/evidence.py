@@ -23,6 +23,12 @@ def sentence_rows(repository: Repository, chunk_ids: Iterable[str]) -> np.ndarra
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
 
+def sentence_at(chunk_id: str, start: int, repository: Repository) -> int:
+    """Return the row of the sentence of a chunk that starts at an offset of the source text."""
+    first, last = repository.sentence_indptr[repository.chunk_index[chunk_id] :][:2]
+    return int(first + np.searchsorted(repository.sentence_starts[first:last], start))
+
+
 def titled(repository: Repository, rows: Iterable[int]) -> list[str]:
     """Return sentences as they were embedded: after their title, which says what their pronouns stand for."""
     texts = []
@@ -31,6 +37,13 @@ def titled(repository: Repository, rows: Iterable[int]) -> list[str]:
         text = repository.sentence_texts[row]
         texts.append(f"{title}: {text}" if title else text)
     return texts
+
+
+def most_similar(vector: np.ndarray, rows: np.ndarray, limit: int, repository: Repository) -> np.ndarray:
+    """Return those of the sentence rows whose own vectors are most similar to a vector, int64, the best first."""
+    if not len(rows):  # an index without text has no vectors to compare with
+        return rows
+    return np.asarray(rows[np.argsort(-(repository.sentence_vectors[rows] @ vector), kind="stable")[:limit]])
 
 
 def idf_shares(repository: Repository, words: Sequence[Word]) -> np.ndarray:
@@ -85,10 +98,12 @@ class TokenBank:
             offset: Where the part of the text that the words come from starts.
         """
         tokens = self._vectors[text]
-        vectors = np.zeros((len(words), tokens.vectors.shape[1]), dtype=np.float32)
-        for row, word in enumerate(words):
-            inside = (tokens.starts < word.end + offset) & (tokens.ends > word.start + offset)
-            if inside.any():
-                mean = tokens.vectors[inside].mean(axis=0)
-                vectors[row] = mean / max(float(np.linalg.norm(mean)), 1e-12)
-        return vectors
+        first = np.searchsorted(tokens.ends, [word.start + offset for word in words], side="right")
+        after = np.searchsorted(tokens.starts, [word.end + offset for word in words], side="left")
+        sums = np.concatenate([np.zeros((1, tokens.vectors.shape[1]), np.float32), np.cumsum(tokens.vectors, axis=0)])
+        return unit_rows(sums[np.maximum(after, first)] - sums[first])
+
+
+def unit_rows(vectors: np.ndarray) -> np.ndarray:
+    """Return the rows divided by their lengths, float32 (n, dim); a zero row stays zero."""
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), dtype=np.float32)

@@ -10,21 +10,22 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import BaseModel, ConfigDict
 
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder
 from gpu_rag.query.answer_spans import rank_spans
 from gpu_rag.query.choices import choose, options, yes_or_no
-from gpu_rag.query.evidence import TokenBank, sentence_rows
+from gpu_rag.query.evidence import TokenBank, most_similar, sentence_at, sentence_rows, titled
 from gpu_rag.query.expectation import expectation
 from gpu_rag.query.frame import query_stage, result_table
 from gpu_rag.query.repository import Repository
+from gpu_rag.query.s06_ground import substituted
 
 Row = dict[str, Any]
 _REASON = re.compile(r"\b(?:because|due to|in order to|so that|so as to|owing to|as a result of)\b", re.IGNORECASE)
+_QUESTIONS_AT_ONCE = 64  # bounds the memory of token vectors
 
 
 class AnswerConfig(BaseModel):
@@ -33,36 +34,18 @@ class AnswerConfig(BaseModel):
     Attributes:
         method: `extractive` (no LLM).
         policy: `bounded` refuses where the evidence does not suffice; `always` only where no passage was selected.
-        max_sentences: Cited sentences that the short answer is looked for in, the best matches.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     method: Literal["extractive"] = "extractive"
     policy: Literal["bounded", "always"] = "bounded"
-    max_sentences: PositiveInt = 4
-
-
-class Cited(NamedTuple):
-    """A sentence of a selected passage: `source[start:end] == quote`."""
-
-    doc_id: str
-    start: int
-    end: int
-    quote: str
-    title: str
-    score: float
-
-    @property
-    def titled(self) -> str:
-        """The sentence after its title, as it is encoded."""
-        return f"{self.title}: {self.quote}" if self.title else self.quote
 
 
 class Reply(NamedTuple):
-    """A short answer, and the sentences that it rests on, in the order of the explanation."""
+    """A short answer, and the sentence rows that it rests on, in the order of the explanation."""
 
     answer: str
-    sentences: list[Cited]
+    sentences: list[int]
 
 
 def answer(work: pa.Table, *, config: AnswerConfig, repository: Repository, encoder: Encoder) -> pa.Table:
@@ -72,7 +55,7 @@ def answer(work: pa.Table, *, config: AnswerConfig, repository: Repository, enco
     answered = [question for question, reason in zip(questions, refusals, strict=True) if not reason]
     replies = iter(_METHODS[config.method](answered, config, repository, encoder))
     values = [
-        _refused(question, reason) if reason else _answered(question, next(replies))
+        _refused(question, reason) if reason else _answered(question, next(replies), repository)
         for question, reason in zip(questions, refusals, strict=True)
     ]
     return result_table(work, schemas.REPLIES.schema.field("reply"), values)
@@ -96,63 +79,109 @@ def _refused(question: Row, reason: str) -> Row:
     }
 
 
-def _answered(question: Row, reply: Reply) -> Row:
+def _answered(question: Row, reply: Reply, repository: Repository) -> Row:
     """Return the reply's row; the explanation's sentence n is followed by [n] and is the quote of citation n."""
+    quotes = [repository.sentence_texts[row] for row in reply.sentences]
     return {
         "answer": reply.answer,
-        "explanation": " ".join(f"{cited.quote} [{number}]" for number, cited in enumerate(reply.sentences, start=1)),
+        "explanation": " ".join(f"{quote} [{number}]" for number, quote in enumerate(quotes, start=1)),
         "outcome": "answered",
         "refusal_reason": "",
         "citations": [
-            {"doc_id": cited.doc_id, "start": cited.start, "end": cited.end, "quote": cited.quote} for cited in reply.sentences
+            {
+                "doc_id": repository.chunk_doc_ids[repository.sentence_chunks[row]],
+                "start": int(repository.sentence_starts[row]),
+                "end": int(repository.sentence_ends[row]),
+                "quote": quote,
+            }
+            for row, quote in zip(reply.sentences, quotes, strict=True)
         ],
         "open_demands": question["sufficiency"]["open_demands"],
     }
 
 
+class _Evidence(NamedTuple):
+    """The sentences that may hold a question's short answer, the best first, and the value that they were found to state."""
+
+    asking: str
+    rows: list[int]
+    scores: list[float]
+    value: str
+    stated_in: int
+
+
 def _extractive(questions: list[Row], config: AnswerConfig, repository: Repository, encoder: Encoder) -> list[Reply]:
-    """Return for each question the best span of its best cited sentences."""
-    evidence = [[_cited(annotation, repository) for annotation in _best_first(question)] for question in questions]
-    bare = [row for row, sentences in enumerate(evidence) if not sentences]
-    for row, cited in zip(bare, _most_similar([questions[row] for row in bare], repository, encoder), strict=True):
-        evidence[row] = [cited]
-    asking = [_asking_text(question) for question in questions]
-    evidence = [sentences[: config.max_sentences] for sentences in evidence]
-    bank = TokenBank(
-        encoder,
-        [text for asked, group in zip(asking, evidence, strict=True) for text in (asked, *(cited.titled for cited in group))],
-    )
-    return [
-        _reply(question, asked, sentences, bank, repository)
-        for question, asked, sentences in zip(questions, asking, evidence, strict=True)
-    ]
+    """Return for each question what its last demand produced, or where that is not its answer, its own best span."""
+    evidence = [_evidence(question, repository) for question in questions]
+    bare = [row for row, found in enumerate(evidence) if not found.rows]
+    vectors = encoder.encode([evidence[row].asking for row in bare], kind="query").vectors
+    for row, vector in zip(bare, vectors, strict=True):
+        rows = sentence_rows(repository, [item["chunk_id"] for item in questions[row]["selection"]])
+        evidence[row] = evidence[row]._replace(rows=most_similar(vector, rows, 1, repository).tolist(), scores=[0.0])
+    replies = [_by_rule(*asked, repository) for asked in zip(questions, evidence, strict=True)]
+    rest = [row for row, reply in enumerate(replies) if reply is None]
+    for first in range(0, len(rest), _QUESTIONS_AT_ONCE):
+        part = rest[first : first + _QUESTIONS_AT_ONCE]
+        spans = _best_spans([evidence[row] for row in part], repository, encoder)
+        for row, (short, source) in zip(part, spans, strict=True):
+            replies[row] = Reply(short, _explained(questions[row], [source], repository))
+    return [reply for reply in replies if reply is not None]
 
 
-def _reply(question: Row, asking: str, sentences: list[Cited], bank: TokenBank, repository: Repository) -> Reply:
-    wanted = expectation(asking).kind
-    scores = [cited.score for cited in sentences]
-    offered = options(question["question"])
+def _evidence(question: Row, repository: Repository) -> _Evidence:
+    annotations = _best_first(question)
+    demands = question["demands"]
+    rows = [_row(annotation, repository) for annotation in annotations]
+    value, stated_in = "", -1
+    if len(demands) == 1 or demands[-1]["inputs"]:  # else the question joins its demands, and no demand asks for its answer
+        for annotation, row in zip(annotations, rows, strict=True):
+            if annotation["demand_id"] == demands[-1]["demand_id"] and annotation["produces"]:
+                value, stated_in = annotation["produces"][0]["value"], row
+    return _Evidence(_asking_text(question), rows, [annotation["score"] for annotation in annotations], value, stated_in)
+
+
+def _by_rule(question: Row, evidence: _Evidence, repository: Repository) -> Reply | None:
+    """Return the reply that needs no further ranking of spans, None if there is none."""
+    text, rows = question["question"], evidence.rows
+    best = repository.sentence_texts[rows[0]]
+    offered = options(text)
+    wanted = expectation(evidence.asking).kind
+    behind = rows[:1]
     if offered:
-        chosen, behind = choose(question["question"], offered, [cited.titled for cited in sentences], scores)
-        return Reply(chosen, _explained(question, [sentences[row] for row in behind], repository))
-    best = sentences[0]
-    if wanted == "yes_no":
-        return Reply(yes_or_no(question["question"], best.quote), _explained(question, [best], repository))
-    if wanted == "reason":
-        cue = _REASON.search(best.quote)
-        return Reply(best.quote[cue.start() :] if cue else best.quote, _explained(question, [best], repository))
-    quotes, titles = [cited.quote for cited in sentences], [cited.title for cited in sentences]
-    spans = rank_spans(asking, quotes, titles, scores, bank, repository)
-    if not spans:
-        return Reply(best.quote, _explained(question, [best], repository))
-    source = sentences[spans[0].sentence]
-    return Reply(source.quote[spans[0].start : spans[0].end], _explained(question, [source], repository))
+        short, places = choose(text, offered, titled(repository, rows), evidence.scores)
+        behind = [rows[place] for place in places]
+    elif wanted == "yes_no":
+        short = yes_or_no(text, best)
+    elif wanted == "reason":
+        cue = _REASON.search(best)
+        short = best[cue.start() :] if cue else best
+    elif evidence.value:
+        short, behind = evidence.value, [evidence.stated_in]
+    else:
+        return None
+    return Reply(short, _explained(question, behind, repository))
+
+
+def _best_spans(evidence: list[_Evidence], repository: Repository, encoder: Encoder) -> list[tuple[str, int]]:
+    """Return for each question its best span and the row of the sentence that holds it, the whole best sentence without."""
+    texts = [text for found in evidence for text in (found.asking, *titled(repository, found.rows))]
+    bank = TokenBank(encoder, texts)
+    best = []
+    for found in evidence:
+        spans = rank_spans(found.asking, found.rows, found.scores, bank, repository)
+        source = found.rows[spans[0].sentence] if spans else found.rows[0]
+        quote = repository.sentence_texts[source]
+        best.append((quote[spans[0].start : spans[0].end] if spans else quote, source))
+    return best
 
 
 def _asking_text(question: Row) -> str:
     """Return what the short answer must fit: the last demand where it builds on earlier ones, else the question."""
     last = question["demands"][-1] if question["demands"] else None
-    return str(last["description"]) if last and last["inputs"] else str(question["question"])
+    if last is None or not last["inputs"]:
+        return str(question["question"])
+    known = {binding["variable"]: binding["value"] for a in question["annotations"] for binding in a["produces"]}
+    return substituted(last["description"], known)
 
 
 def _best_first(question: Row) -> list[Row]:
@@ -168,7 +197,7 @@ def _best_first(question: Row) -> list[Row]:
     return list({(a["doc_id"], a["start"], a["end"]): a for a in reversed(ranked)}.values())[::-1]
 
 
-def _explained(question: Row, behind: list[Cited], repository: Repository) -> list[Cited]:
+def _explained(question: Row, behind: list[int], repository: Repository) -> list[int]:
     """Return the explanation's sentences: the best of each demand in demand order, then those behind the answer."""
     best: dict[str, Row] = {}
     for annotation in question["annotations"]:
@@ -176,29 +205,11 @@ def _explained(question: Row, behind: list[Cited], repository: Repository) -> li
         if known is None or annotation["score"] > known["score"]:
             best[annotation["demand_id"]] = annotation
     order = [best[demand["demand_id"]] for demand in question["demands"] if demand["demand_id"] in best]
-    sentences = [_cited(annotation, repository) for annotation in order] + behind
-    return list({(cited.doc_id, cited.start, cited.end): cited for cited in reversed(sentences)}.values())[::-1]
+    return list(dict.fromkeys([*(_row(annotation, repository) for annotation in order), *behind]))
 
 
-def _cited(annotation: Row, repository: Repository) -> Cited:
-    title = repository.chunk_titles[repository.chunk_index[annotation["chunk_id"]]]
-    place = (annotation["doc_id"], annotation["start"], annotation["end"], annotation["quote"])
-    return Cited(*place, title, annotation["score"])
-
-
-def _most_similar(questions: list[Row], repository: Repository, encoder: Encoder) -> list[Cited]:
-    """Return for each question, none of which has an annotation, the most similar sentence of its passages."""
-    vectors = encoder.encode([question["question"] for question in questions], kind="query").vectors
-    found = []
-    for question, vector in zip(questions, vectors, strict=True):
-        rows = sentence_rows(repository, [item["chunk_id"] for item in question["selection"]])
-        similarity = repository.sentence_vectors[rows] @ vector
-        row = int(rows[np.argmax(similarity)])
-        chunk = repository.sentence_chunks[row]
-        start, end = int(repository.sentence_starts[row]), int(repository.sentence_ends[row])
-        place = (repository.chunk_doc_ids[chunk], start, end, repository.sentence_texts[row])
-        found.append(Cited(*place, repository.chunk_titles[chunk], float(similarity.max())))
-    return found
+def _row(annotation: Row, repository: Repository) -> int:
+    return sentence_at(annotation["chunk_id"], annotation["start"], repository)
 
 
 _METHODS: dict[str, Callable[[list[Row], AnswerConfig, Repository, Encoder], list[Reply]]] = {"extractive": _extractive}
@@ -206,7 +217,7 @@ _METHODS: dict[str, Callable[[list[Row], AnswerConfig, Repository, Encoder], lis
 STAGE = query_stage(
     number=8,
     name="answer",
-    version=1,
+    version=2,
     reads=("question", "demands", "selection", "annotations", "sufficiency"),
     after=schemas.SUFFICIENCIES,
     writes=schemas.REPLIES,

@@ -59,6 +59,35 @@ def test_every_sentence_of_the_explanation_is_tied_to_a_verbatim_citation(
     assert found["explanation"] == " ".join(numbered)
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        ("What is Ada Kerr's occupation?", "engineer"),
+        ("In what city was Ada Kerr born?", "Waukegan"),
+        ("Ada Kerr >> place of birth", "Waukegan"),
+        ("How many bridges did Ada Kerr build?", "12"),
+        ("When did Ada Kerr die?", "1981"),
+    ],
+)
+def test_the_short_answer_is_of_the_kind_that_is_asked_for(
+    question: str, answer: str, pipeline: Pipeline, make_repository: Callable[..., Repository]
+) -> None:
+    text = "Ada Kerr was a Scottish engineer and writer. She was born in Waukegan, Illinois. She built 12 bridges. She died in 1981."
+    found = reply(pipeline, make_repository({"ada": ("Ada Kerr", text)}), question, answer=ALWAYS)
+    assert answer in found["answer"]
+    assert len(found["answer"]) < 25
+
+
+def test_the_last_of_several_steps_gives_the_short_answer(pipeline: Pipeline, repository: Repository) -> None:
+    steps = [
+        {"demand_id": "D1", "description": "Which castle is in the market town?", "inputs": [], "outputs": ["x1"]},
+        {"demand_id": "D2", "description": "When was #1 castle built?", "inputs": ["x1"], "outputs": ["x2"]},
+    ]
+    demands = [step | {"query": ""} for step in steps]
+    found = reply(pipeline, repository, "Which castle stands in Kendal, and when was it built?", demands=demands, answer=ALWAYS)
+    assert found["answer"] == "1183"
+
+
 def test_a_refusal_has_a_reason_and_neither_answer_nor_citation(pipeline: Pipeline, repository: Repository) -> None:
     found = reply(pipeline, repository, "Which composer wrote nocturnes?")
     assert (found["outcome"], found["refusal_reason"]) == ("refused", "open_demand")
@@ -127,8 +156,11 @@ def test_duplicate_sentences_of_two_demands_are_cited_once(pipeline: Pipeline, r
         ("Where was Ada born?", "place", set()),
         ("In what year did it end?", "date", {"year"}),
         ("How many bridges are there?", "number", {"bridg"}),
-        ("Which large river flows there?", "phrase", {"larg", "river", "flow"}),
-        ("What is the capital of France?", "phrase", {"capit"}),
+        ("Which large river flows there?", "name", {"larg", "river", "flow"}),
+        ("What is the capital of France?", "place", {"capit"}),
+        ("What is Ada Byron's occupation?", "class", {"occup"}),
+        ("Ada Byron >> place of birth", "place", {"place"}),
+        ("What colour is it?", "phrase", {"colour"}),
         ("Why did it fail?", "reason", set()),
         ("Is Paris in France?", "yes_no", set()),
         ("Wer schrieb das?", "phrase", set()),

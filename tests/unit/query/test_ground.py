@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gpu_rag.query.repository import Repository
-from gpu_rag.query.s06_ground import GroundConfig, is_valid
+from gpu_rag.query.s06_ground import GroundConfig, is_valid, substituted
 
 DOCUMENTS = {
     "river": ("River Lune", "The Lune rises at Newbiggin. The river Lune is 85 kilometres long. Salmon swim in it."),
@@ -52,6 +52,31 @@ def test_a_later_demand_consumes_what_an_earlier_one_produced(pipeline: Pipeline
     second = next(a for a in row["annotations"] if a["demand_id"] == "D2")
     assert first["consumes"] == []
     assert second["consumes"] == [{"variable": "x1", "value": first["produces"][0]["value"]}]
+
+
+def test_a_reference_to_an_earlier_step_becomes_the_value_found_for_it(pipeline: Pipeline, repository: Repository) -> None:
+    assert substituted("#1 >> spouse of #12", {"x1": "Ada"}) == "Ada >> spouse of #12"
+    demands = [
+        {"demand_id": "D1", "description": "What town sells mint cake?", "query": "", "inputs": [], "outputs": ["x1"]},
+        {"demand_id": "D2", "description": "How long is #1?", "query": "", "inputs": ["x1"], "outputs": ["x2"]},
+    ]
+    retrieved = {"D1": ["river"], "D2": ["river", "town"]}
+    more = {"demands": demands, "retrieved": retrieved, "ground": GroundConfig(min_score=0.0)}
+    row = pipeline(repository, ["How long?"], through="annotations", **more)[0]
+    value = next(b["value"] for a in row["annotations"] if a["demand_id"] == "D1" for b in a["produces"])
+    asked = [demands[0], demands[1] | {"description": f"How long is {value}?"}]
+    direct = pipeline(repository, ["How long?"], through="annotations", **more | {"demands": asked})[0]
+    assert row["annotations"] == direct["annotations"]
+
+
+def test_one_annotation_of_a_demand_produces_its_value_and_states_it(pipeline: Pipeline, repository: Repository) -> None:
+    config = GroundConfig(max_spans=1, min_score=0.0)
+    for question in ("How long is the river Lune?", "When was the castle built?", "What is sold?"):
+        for ground in (GroundConfig(min_score=0.0), config):
+            row = pipeline(repository, [question], through="annotations", ground=ground)[0]
+            producing = [annotation for annotation in row["annotations"] if annotation["produces"]]
+            assert len(producing) == 1
+            assert producing[0]["produces"][0]["value"] in producing[0]["quote"]
 
 
 def test_at_most_max_spans_annotations_a_demand_the_best_first(pipeline: Pipeline, repository: Repository) -> None:

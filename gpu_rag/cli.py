@@ -1,7 +1,7 @@
 """The command line: thin wiring from options to the functions that do the work.
 
-Exit codes: 0 if every row reached a final state, 3 if some did not (listed and exported), 2 for wrong input, 1 if an engine
-does not start or something it needs is missing, 130 if interrupted.
+Exit codes: 0 if every row reached a final state, 3 if some did not (listed and exported) or a batch service has to answer
+first, 2 for wrong input, 1 if an engine does not start or something it needs is missing, 130 if interrupted.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from gpu_rag.errors import ConfigError, GpuRagError, InputError, StoreError
+from gpu_rag.errors import AwaitingAnswersError, ConfigError, GpuRagError, InputError, StoreError
 from gpu_rag.pipeline import Progress, StageReport
 from gpu_rag.progress import JsonProgress, TerminalProgress
 
@@ -52,7 +52,7 @@ def index(
     from gpu_rag.config import INDEX_SECTIONS, load_config
     from gpu_rag.index.build import build_index
 
-    reads = (*INDEX_SECTIONS, "run")
+    reads = (*INDEX_SECTIONS, "llm", "run")
     loaded = load_config(hardware=hardware, files=config or (), settings=settings or (), reads=reads)
     with _progress() as progress:
         result = build_index(corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed)
@@ -91,7 +91,7 @@ def answer(
         files=config or (),
         settings=settings or (),
         base={"embed": built_with["embed"]},
-        reads=(*QUERY_SECTIONS, "embed", "run"),
+        reads=(*QUERY_SECTIONS, "embed", "llm", "run"),
     )
     with _progress() as progress:
         result = answer_questions(
@@ -143,6 +143,34 @@ def verify(
 
 
 @app.command()
+def estimate(
+    corpus: Annotated[Path, typer.Argument(help="A file, or a folder (corpus.jsonl in it, or texts).")],
+    questions: Annotated[Path | None, typer.Option(help="JSONL or Parquet; without it the index alone is estimated.")] = None,
+    system: Annotated[str, typer.Option(help="Name of a file of configs/systems.")] = "embedded",
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    limit: Limit = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Where the figures go too.")] = None,
+) -> None:
+    """Print the rows, tokens and GPU-hours that a run would take; starts no engine and keeps nothing."""
+    from gpu_rag.config import INDEX_SECTIONS, QUERY_SECTIONS, load_config
+    from gpu_rag.evaluation.estimate import estimate_run
+    from gpu_rag.evaluation.terminal import estimate_table
+
+    reads = (*INDEX_SECTIONS, *QUERY_SECTIONS, "llm", "run")
+    loaded = load_config(hardware=hardware, system=system, files=config or (), settings=settings or (), reads=reads)
+    estimated = estimate_run(corpus, loaded, questions=questions, limit=limit)
+    console = Console()
+    console.print(estimate_table(estimated))
+    for note in estimated.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    if json_file is not None:
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        json_file.write_text(json.dumps(estimated.as_dict(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+@app.command()
 def doctor() -> None:
     """Say which backends are here and work."""
     from gpu_rag.doctor import check_backends
@@ -169,10 +197,36 @@ def bench_index(
     from gpu_rag.evaluation.bench_embed import bench_corpus
 
     loaded = load_config(files=config or (), settings=settings or ())
-    figures = bench_corpus(corpus, loaded, repeats=repeats, limit=limit)
-    json_file.parent.mkdir(parents=True, exist_ok=True)
-    json_file.write_text(json.dumps(figures, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    typer.echo(json.dumps(figures, indent=1, sort_keys=True))
+    _write_figures(json_file, bench_corpus(corpus, loaded, repeats=repeats, limit=limit))
+
+
+@bench.command("llm")
+def bench_llm(
+    questions: Annotated[Path, typer.Argument(help="JSONL or Parquet.")],
+    index: Annotated[Path, typer.Option(help="INDEX folder.")],
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")],
+    rows: Annotated[int, typer.Option(min=1, help="Questions.")] = 64,
+    repeats: Annotated[int, typer.Option(min=1, help="Pairs of measurements; medians are reported.")] = 3,
+    system: Annotated[str, typer.Option(help="Name of a file of configs/systems.")] = "lineage",
+    config: ConfigFiles = None,
+    settings: Settings = None,
+) -> None:
+    """Measure the select stage against a bare LLM.chat, and what the prefix cache saves in the reading stages."""
+    from gpu_rag.config import load_config
+    from gpu_rag.evaluation.bench_llm import bench_llm as measure
+    from gpu_rag.store import open_generation
+
+    embed = open_generation(index, verify=False).manifest["config"]["embed"]
+    loaded = load_config(system=system, files=config or (), settings=settings or (), base={"embed": embed})
+    _write_figures(json_file, measure(questions, index, loaded, rows=rows, repeats=repeats))
+
+
+def _write_figures(path: Path, figures: dict[str, Any]) -> None:
+    """Write and print what a benchmark measured."""
+    text = json.dumps(figures, indent=1, sort_keys=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n", encoding="utf-8")
+    typer.echo(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -187,6 +241,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=list(arguments) if arguments is not None else None, prog_name="gpu-rag")
     except (InputError, StoreError) as error:
         _fail(error, EXIT_WRONG_INPUT)
+    except AwaitingAnswersError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(EXIT_UNFINISHED)
     except GpuRagError as error:
         _fail(error, EXIT_FAILURE)
     except OSError as error:  # a path that is a file, a folder that is read-only, a full disk: the message names the path

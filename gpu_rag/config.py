@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.workers import RunConfig
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import canonical_json, content_hash
@@ -30,14 +31,19 @@ from gpu_rag.query.s07_suffice import SufficeConfig
 from gpu_rag.query.s08_answer import AnswerConfig
 
 INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph")
+_ENCODER_GPU_SHARE = 0.1  # of one GPU, at least, for an encoder's weights and activations
 QUERY_SECTIONS = ("demand", "retrieve", "merge", "select", "ground", "suffice", "answer")
 
 
 class Config(BaseModel):
-    """Everything a run reads; `run` alone changes nothing that a stage produces."""
+    """Everything a run reads; `run` alone changes nothing that a stage produces.
+
+    `llm` enters through the model's identity, and only into the stages that ask it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     run: RunConfig = RunConfig()
+    llm: LlmConfig = LlmConfig()
     ingest: IngestConfig = IngestConfig()
     chunk: ChunkConfig = ChunkConfig()
     extract: ExtractConfig = ExtractConfig()
@@ -102,6 +108,29 @@ def load_config(
         if reads is not None and setting.partition(".")[0].strip() not in reads:
             raise ConfigError(f"--set {setting!r} changes nothing here; this command reads {', '.join(reads)}")
     return config
+
+
+def check_gpu_plan(config: Config) -> None:
+    """Refuse a plan in which language model and encoder together ask for more than a GPU has.
+
+    vLLM takes its share when it starts, whatever else is there: two on one GPU, or an encoder beside one that takes all, fail
+    late and with a message of the driver.
+
+    Raises:
+        ConfigError: Naming the keys.
+    """
+    run, llm = config.run, config.llm
+    if not run.gpus_per_worker or llm.engine not in ("vllm", "ray-llm"):
+        return
+    engines_per_gpu = max(1, int(1 / run.gpus_per_worker))
+    encoder_share = 0.0 if config.embed.encoder.device == "cpu" else _ENCODER_GPU_SHARE
+    wanted = engines_per_gpu * (llm.gpu_memory_share + encoder_share)
+    if wanted > 1:
+        raise ConfigError(
+            f"run.gpus_per_worker={run.gpus_per_worker:g} puts {engines_per_gpu} workers on a GPU, each with "
+            f"llm.gpu_memory_share={llm.gpu_memory_share:g} and {encoder_share:g} for an encoder on "
+            f"embed.encoder.device={config.embed.encoder.device}: {wanted:.2f} of its memory"
+        )
 
 
 def packaged_config(folder: str, name: str) -> Path:

@@ -27,3 +27,11 @@ class EngineStartError(EngineError):
 
 class MissingDependencyError(GpuRagError, ImportError):
     """An optional library is not installed or does not load; the message names the extra."""
+
+
+class EngineDeadError(EngineError):
+    """The engine in this worker serves nothing any more: the worker is replaced and its shard tried again."""
+
+
+class AwaitingAnswersError(GpuRagError):
+    """A batch service has to answer first; the message names the request files and what to do. Exit code 3."""

@@ -126,6 +126,31 @@ def struct_of(**fields: pa.DataType) -> pa.StructType:
 
 _STATE = [column("state", STRING), column("reason", STRING)]
 
+CALL = pa.struct([
+    column("request", STRING),  # key of the request as it was sent: hash of messages, sampling, schema
+    column("text", TEXT),  # raw output; for a pending one, its line of the batch file
+    column("finish_reason", STRING),
+    column("reason", STRING),
+    column("prompt_tokens", pa.int32()),
+    column("completion_tokens", pa.int32()),
+    column("cached_tokens", pa.int32()),  # of the prompt, not computed again
+    column("choice_logprobs", list_of(struct_of(choice=STRING, logprob=pa.float64()))),
+    column("span_logprob", pa.float64(), nullable=True),
+    column("span_tokens", pa.int32()),
+])  # fmt: skip
+# What a row cost, in the work cache alone: never in a table that readers open, since it differs between runs.
+USAGE_COLUMNS = (
+    column("llm_calls", pa.int32()),
+    column("llm_invalid", pa.int32()),  # of these, cut, or not what was asked for
+    column("tokens_in", pa.int64()),
+    column("tokens_out", pa.int64()),
+    column("tokens_cached", pa.int64()),
+    column("tokens_retried", pa.int64()),  # of tries before the last, in and out; also in the sums before
+    column("llm_seconds", pa.float64()),  # until the row's last answer; rows of a batch overlap
+    column("calls", list_of(CALL)),
+)
+USAGE_METRICS = ("llm_calls", "llm_invalid", "tokens_in", "tokens_out", "tokens_cached", "tokens_retried")
+
 # --- index: what the corpus says -------------------------------------------------------------------------------------
 
 DOCUMENTS = TableSchema(
@@ -193,7 +218,7 @@ RECORDED_EXTRACTION = TableSchema(
 )  # fmt: skip
 
 UNIT_MENTIONS = TableSchema(
-    "unit_mentions", 1,
+    "unit_mentions", 2,
     pa.schema([
         column("mention_id", STRING),
         column("chunk_id", STRING),
@@ -204,6 +229,8 @@ UNIT_MENTIONS = TableSchema(
         column("start", OFFSET, nullable=True),  # None: the extractor gave no span
         column("end", OFFSET, nullable=True),
         column("confidence", pa.float32(), nullable=True),
+        column("description", TEXT, nullable=True),  # what the chunk says of it, in the extractor's words
+        column("aliases", list_of(TEXT), nullable=True),  # other names of it, as the extractor gave them
     ]),
     key=("mention_id",),
 )  # fmt: skip

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
 from gpu_rag.ids import canonical_json, content_hash
-from gpu_rag.schemas import STRING, TableSchema, column
+from gpu_rag.schemas import STRING, USAGE_COLUMNS, USAGE_METRICS, TableSchema, column
 
 Tables = Mapping[str, pa.Table]
 
@@ -51,15 +51,23 @@ class _StageBase:
     reads: tuple[str, ...]  # table names
     writes: tuple[TableSchema, ...]
     cardinality: Cardinality
-    engines: tuple[str, ...] = ()  # keywords under which engines enter `run`: encoder, repository, ...
+    # Keywords under which engines enter `run`: encoder, repository, llm; a function of the config where it decides.
+    engines: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = ()
     resources: Resources = field(default_factory=Resources)
-    # Of the config, what the work of a row does not depend on, or an engine's identity stands for: pydantic's `exclude`.
-    not_keyed: Mapping[str, Any] = field(default_factory=dict)
+    # Of the config, what the work of a row does not depend on, or an engine's identity stands for: pydantic's `exclude`; a
+    # function of the config where it decides.
+    not_keyed: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] = field(default_factory=dict)
+    # Texts outside code and config that decide the output, such as prompts and schemas, by name.
+    texts: Callable[[Any], Mapping[str, str]] | None = None
 
     @property
     def label(self) -> str:
         """Return the name of module, artifact folder and log line, such as `04_extract`."""
         return f"{self.number:02d}_{self.name}"
+
+    def engines_for(self, config: BaseModel) -> tuple[str, ...]:
+        """Return the engines that `run` gets under this config."""
+        return self.engines(config) if callable(self.engines) else self.engines
 
     def fingerprint(self, config: BaseModel, identities: Mapping[str, str]) -> str:
         """Return the hash of all that decides the stage's output besides the content it reads.
@@ -68,12 +76,16 @@ class _StageBase:
             config: The part of the config that the stage reads.
             identities: Identity of each engine in `engines` (model, tokenizer, backend; for a repository its content hash).
         """
+        not_keyed = self.not_keyed(config) if callable(self.not_keyed) else self.not_keyed
         parts = {
             "stage": self.label,
             "version": self.version,
-            "config": config.model_dump(mode="json", exclude=dict(self.not_keyed)),
-            "engines": {name: identities[name] for name in self.engines},
+            "config": config.model_dump(mode="json", exclude=dict(not_keyed)),
+            "engines": {name: identities[name] for name in self.engines_for(config)},
         }
+        texts = dict(self.texts(config)) if self.texts is not None else {}
+        if texts:  # without any, the fingerprint is that of a stage that never had texts
+            parts["texts"] = texts
         return content_hash("fingerprint", canonical_json(parts))
 
 
@@ -89,6 +101,7 @@ class RowStage(_StageBase):
         assemble: (tables, results, config) -> output tables; `results` has `row_id, state, reason` and the payload, one row
             per row of `content`, in its order.
         metrics: Payload columns of numbers whose sums go into the run report.
+        uses_llm: Whether it may ask a language model; results then have the usage columns too.
     """
 
     payload: pa.Schema
@@ -96,11 +109,16 @@ class RowStage(_StageBase):
     run: Callable[..., pa.Table]
     assemble: Callable[[Tables, pa.Table, Any], dict[str, pa.Table]]
     metrics: tuple[str, ...] = ()
+    uses_llm: bool = False
 
     @property
     def result_schema(self) -> pa.Schema:
         """Return the schema of what `run` returns."""
-        return pa.schema([*WORK_COLUMNS, *self.payload])
+        return pa.schema([*WORK_COLUMNS, *self.payload, *(USAGE_COLUMNS if self.uses_llm else ())])
+
+    def metrics_for(self, config: BaseModel) -> tuple[str, ...]:
+        """Return the numbers that are summed under this config: tokens only where a model is asked."""
+        return (*self.metrics, *(USAGE_METRICS if "llm" in self.engines_for(config) else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,3 +139,22 @@ def work_keys(content: pa.Table, fingerprint: str) -> list[str]:
         parts = [value if isinstance(value, str) else canonical_json(value) for value in values]
         keys.append(content_hash("work", fingerprint, *parts))
     return keys
+
+
+def run_here(stage: RowStage, config: BaseModel, tables: Tables, **engines: Any) -> dict[str, pa.Table]:
+    """Return the stage's output tables, computed in this process without workers or store, for benchmarks and estimates.
+
+    Args:
+        stage: Row stage.
+        config: Its section.
+        tables: Its inputs.
+        engines: More than the stage's own may be given.
+    """
+    work = _renamed(stage.content(tables, config), "row_id", "work_key")
+    wanted = stage.engines_for(config)
+    results = stage.run(work, config=config, **{name: engine for name, engine in engines.items() if name in wanted})
+    return dict(stage.assemble(tables, _renamed(results, "work_key", "row_id"), config))
+
+
+def _renamed(table: pa.Table, old: str, new: str) -> pa.Table:
+    return table.rename_columns([new if name == old else name for name in table.column_names])

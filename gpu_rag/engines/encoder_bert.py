@@ -16,6 +16,7 @@ from typing import Literal, TypeVar
 
 import numpy as np
 
+from gpu_rag.engines import heartbeat
 from gpu_rag.engines.encoder import Encoded, TokenVectors
 from gpu_rag.engines.encoder_bert_files import BertFiles
 from gpu_rag.engines.encoder_forward import Forward, equal_heights
@@ -117,6 +118,7 @@ class BertEncoder:
                 local.forward = Forward(self._weights, self._tile_rows)
             with torch.inference_mode():
                 take(tile, local.forward(tile, tokens))
+            heartbeat.beat()
 
         _map_single_threaded(work, tiles, num_threads)
 

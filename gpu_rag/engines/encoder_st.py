@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from gpu_rag.engines import heartbeat
 from gpu_rag.engines.encoder import EXTRA_HINT, Encoded, EncoderConfig, TokenVectors, check_limit
 from gpu_rag.engines.encoder_files import model_folder
 from gpu_rag.engines.encoder_tokens import Tokenised, check_texts, distinct, tokenise
@@ -124,6 +125,7 @@ class SentenceTransformerEncoder:
         while edges[-1] < longest:
             edges.append(2 * edges[-1])
         for low, high in reversed(list(pairwise(edges))):
+            heartbeat.beat()
             members = np.flatnonzero((lengths > low) & (lengths <= high))
             if len(members):
                 yield members, max(1, min(_MAX_ROWS[device], _BATCH_TOKENS[device] // high))

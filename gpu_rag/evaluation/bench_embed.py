@@ -23,8 +23,6 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-from pydantic import BaseModel
 
 from gpu_rag.config import Config
 from gpu_rag.engines.encoder import Encoder, open_encoder
@@ -34,7 +32,7 @@ from gpu_rag.errors import ConfigError, EngineError, InputError
 from gpu_rag.index import s03_chunk, s04_extract
 from gpu_rag.index.s01_ingest import read_corpus
 from gpu_rag.index.s05_embed import embedded_items
-from gpu_rag.stage import RowStage
+from gpu_rag.stage import run_here
 
 TOKEN_BUDGET = 8_000  # of one kind in one measurement: some seconds of work for one core
 MAX_DIFFERENCE = 1e-4
@@ -100,23 +98,12 @@ def _texts_by_kind(corpus: Path, config: Config, limit: int | None) -> dict[str,
     extract = config.extract
     if source.recorded_extraction.num_rows:
         extract = extract.model_copy(update={"methods": ("recorded", "mentions")})
-    tables |= _run_rows(s03_chunk.STAGE, config.chunk, tables)
-    tables |= _run_rows(s04_extract.STAGE, extract, tables)
+    tables |= run_here(s03_chunk.STAGE, config.chunk, tables)
+    tables |= run_here(s04_extract.STAGE, extract, tables)
     items: dict[str, list[tuple[str, str]]] = {}
     for kind, item_id, text in embedded_items(tables, config.embed):
         items.setdefault(kind, []).append((item_id, text))
     return {kind: [text for _, text in sorted(members)] for kind, members in items.items()}
-
-
-def _run_rows(stage: RowStage, section: BaseModel, tables: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """Return the stage's output tables, computed here, with the row's own id as its key."""
-    work = stage.content(tables, section)
-    results = stage.run(_renamed(work, "row_id", "work_key"), config=section)
-    return dict(stage.assemble(tables, _renamed(results, "work_key", "row_id"), section))
-
-
-def _renamed(table: pa.Table, old: str, new: str) -> pa.Table:
-    return table.rename_columns([new if name == old else name for name in table.column_names])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ class Definition:
     text: str
 
 
-GROUPS = ("retrieval", "answers", "boundary", "grounding", "rows", "other")
+GROUPS = ("retrieval", "answers", "boundary", "grounding", "rows", "tokens", "other")
 
 NOTES = {
     "retrieval": "Recall on document ids, not token recall of an answer; means over questions with gold documents.",
@@ -28,6 +28,7 @@ NOTES = {
     "boundary": "A row that was not processed is neither answered nor refused.",
     "grounding": "An annotation is valid if its quote stands verbatim in a selected passage that its demand retrieved.",
     "rows": "The states add up to the questions; states without a row are left out.",
+    "tokens": "Of the query stages, failures and retries included, also what an earlier run of the same folder spent.",
 }
 
 DEFINITIONS: dict[str, Definition] = {
@@ -97,6 +98,16 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "num_citations": Definition("grounding", "count", "Citations of all answers."),
     **{f"rows_{state}": Definition("rows", "count", f"Questions whose row has the state {state}.") for state in STATES},
+    "llm_calls": Definition("tokens", "count", "Requests to the language model, every try counted."),
+    "llm_invalid": Definition("tokens", "count", "Requests whose output was cut or not what was asked for."),
+    "llm_valid_rate": Definition("tokens", "share", "Share of the requests whose output was whole and as asked for."),
+    "tokens_in": Definition("tokens", "count", "Prompt tokens, those from the prefix cache included."),
+    "tokens_cached": Definition("tokens", "count", "Prompt tokens that the engine had in its prefix cache."),
+    "prefix_cache_share": Definition("tokens", "share", "tokens_cached of tokens_in."),
+    "tokens_out": Definition("tokens", "count", "Output tokens."),
+    "tokens_retried": Definition("tokens", "count", "Tokens, in and out, of tries that were followed by another."),
+    "tokens_per_question": Definition("tokens", "number", "Tokens, in and out, per question."),
+    "model_loads": Definition("tokens", "count", "How often this run loaded the model; one per worker."),
 }
 
 _UNKNOWN = Definition("other", "number", "Reported by the run itself.")

@@ -15,7 +15,7 @@ from gpu_rag.evaluation.passages import passages
 from gpu_rag.evaluation.report import write_report
 from gpu_rag.evaluation.terminal import metrics_table
 from gpu_rag.query.questions import asked_hash, read_questions
-from gpu_rag.schemas import TableSchema, check_table, conform
+from gpu_rag.schemas import USAGE_METRICS, TableSchema, check_table, conform
 from gpu_rag.spans import source_text
 from gpu_rag.store import file_checksum, open_generation, read_json, write_json, write_parquet
 
@@ -73,7 +73,23 @@ def _stage_metrics(run_info: dict[str, Any]) -> dict[str, float | None]:
     for stage in (*stages["index"], *stages["query"]):
         for name, value in stage["metrics"].items():
             metrics[f"{stage['label']}_{name}"] = value
-    return metrics
+    return metrics | _llm_metrics(run_info)
+
+
+def _llm_metrics(run_info: dict[str, Any]) -> dict[str, float | None]:
+    """Return what the query stages spent on a language model; nothing where none was asked."""
+    counted = [stage["metrics"] for stage in run_info["stages"] if "llm_calls" in stage["metrics"]]
+    if not counted:
+        return {}
+    total = {name: sum(metrics[name] for metrics in counted) for name in USAGE_METRICS}
+    calls, tokens_in = total["llm_calls"], total["tokens_in"]
+    return {
+        **total,
+        "llm_valid_rate": 1 - total["llm_invalid"] / calls if calls else None,
+        "prefix_cache_share": total["tokens_cached"] / tokens_in if tokens_in else None,
+        "tokens_per_question": (tokens_in + total["tokens_out"]) / max(1, run_info["stages"][0]["rows"]),
+        "model_loads": run_info["model_loads"],
+    }
 
 
 def _read(run: Path, schema: TableSchema, checksums: dict[str, str]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""The metrics of a run as a table for the terminal; what each of them means stands in the report."""
+"""Tables for the terminal: the metrics of a run, whose meanings stand in the report, and what a run would take."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpu_rag.evaluation.definitions import format_value, grouped
+from gpu_rag.evaluation.estimate import Estimate
 
 _IDENTITY = ("corpus_hash", "config_hash", "code_version")
 
@@ -36,4 +37,29 @@ def metrics_table(metrics: dict[str, float | None], run_info: Mapping[str, Any])
         table.add_row(Text(group, style="bold"), "")
         for name in names:
             table.add_row(Text(f"  {name}"), format_value(name, metrics[name]))
+    return table
+
+
+def estimate_table(estimate: Estimate) -> Table:
+    """Return a rich table of what each stage would ask a language model, their sum, and what is embedded."""
+    asked = f", {estimate.questions:,} questions" if estimate.questions else ""
+    table = Table(title=Text(f"{estimate.documents:,} documents, {estimate.chunks:,} chunks{asked}"), title_justify="left")
+    table.add_column("stage", no_wrap=True)
+    for name in ("rows", "calls", "prompt tokens", "at most", "from cache", "output tokens", "at most", "too long"):
+        table.add_column(name, justify="right")
+    names = (
+        "calls", "prompt_tokens", "prompt_tokens_at_most", "shared_tokens", "output_tokens", "output_tokens_at_most",
+        "too_long",
+    )  # fmt: skip
+    for stage in estimate.stages:
+        table.add_row(stage.label, f"{stage.rows:,}", *(f"{getattr(stage, name):,}" for name in names))
+    if len(estimate.stages) > 1:
+        sums = (sum(getattr(stage, name) for stage in estimate.stages) for name in names)
+        table.add_section()
+        table.add_row("total", "", *(f"{total:,}" for total in sums))
+    table.add_section()
+    table.add_row("05_embed", f"{estimate.embedding_texts:,}", "", f"{estimate.embedding_tokens:,}", *[""] * 5)
+    if estimate.gpu_hours is not None:
+        expected, at_most = (f"{hours:,.2f}" for hours in estimate.gpu_hours)
+        table.caption, table.caption_justify = Text(f"{expected} GPU-hours expected, {at_most} at most"), "left"
     return table

@@ -4,16 +4,19 @@ The order of the stages stands in `INDEX`. Whatever an earlier run, killed or fi
 not computed again; another corpus or config makes a new generation there.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
 from gpu_rag import __version__, schemas
-from gpu_rag.config import INDEX_SECTIONS, Config
+from gpu_rag.config import INDEX_SECTIONS, Config, check_gpu_plan
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
+from gpu_rag.engines.llm import llm_identity, llm_report, open_llm, report_answers
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import ConfigError, EngineError
 from gpu_rag.ids import content_hash
@@ -91,11 +94,22 @@ def build_index(
         ingest = _ingest_report(source)
         progress.stage_finished(ingest)
         identity = encoder_identity(config.embed.encoder)
-        openers = {"encoder": partial(open_encoder, config.embed.encoder)}
+        openers: dict[str, Callable[[], Any]] = {
+            "encoder": partial(open_encoder, config.embed.encoder),
+            "llm": partial(open_llm, config.llm),
+        }
+        asks_llm = "llm" in s04_extract.STAGE.engines_for(config.extract)
+        llm = {"llm": llm_identity(config.llm)} if asks_llm else {}
+        if asks_llm:
+            check_gpu_plan(config)
+            report_answers(config.llm)
         with WorkerPool(config.run, openers, address) as pool:
-            executor = Executor(out, pool, config.run, {"encoder": identity}, progress, retry_listed)
+            batch_folder = Path(config.llm.folder) if config.llm.folder else None
+            identities = {"encoder": identity, **llm}
+            executor = Executor(out, pool, config.run, identities, progress, retry_listed, batch_folder)
             artifacts, reports, counts = _run_stages(executor, source, config)
             _refuse_lost_stage(reports)
+            model_loads = pool.model_loads
         generation = publish_generation(
             out,
             artifacts,
@@ -108,7 +122,8 @@ def build_index(
         )
         result = IndexResult(generation, (ingest, *reports))
         stages = [report.as_dict() for report in result.reports]
-        write_json(out / "report.json", {"generation": generation.manifest["id"], "stages": stages})
+        report = {"generation": generation.manifest["id"], "stages": stages, "model_loads": model_loads}
+        write_json(out / "report.json", report | {"llm": llm_report(config.llm) | llm if llm else None})
         return result
 
 
@@ -127,7 +142,7 @@ def _run_stages(
         section = getattr(config, stage.name, NoConfig())
         if isinstance(stage, RowStage):
             outputs, report = executor.rows(stage, section, tables)
-            artifacts[stage.label] = executor.keep(stage, outputs)
+            artifacts[stage.label] = executor.keep(stage, section, outputs)
         else:
             inputs = [hashes.setdefault(name, table_hash(tables[name], _SCHEMAS[name])) for name in stage.reads]
             if any(_SCHEMAS[name].computed for name in stage.reads):  # floats that their table's hash leaves out

@@ -7,6 +7,7 @@ Source: Khattab and Zaharia 2020, arXiv:2004.12832 (MaxSim); idf shares as weigh
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -23,10 +24,18 @@ def sentence_rows(repository: Repository, chunk_ids: Iterable[str]) -> np.ndarra
     return np.concatenate([np.empty(0, np.int64), *parts]).astype(np.int64)
 
 
-def sentence_at(chunk_id: str, start: int, repository: Repository) -> int:
-    """Return the row of the sentence of a chunk that starts at an offset of the source text."""
+def sentence_at(chunk_id: str, offset: int, repository: Repository) -> int:
+    """Return the row of the sentence of a chunk that an offset of the source text lies in, or comes after."""
     first, last = repository.sentence_indptr[repository.chunk_index[chunk_id] :][:2]
-    return int(first + np.searchsorted(repository.sentence_starts[first:last], start))
+    after = np.searchsorted(repository.sentence_starts[first:last], offset, side="right")
+    return int(first + max(after - 1, 0))
+
+
+def retrieved_by(demand_id: str, pool: Iterable[dict[str, Any]]) -> set[str]:
+    """Return the ids of the passages that a demand retrieved."""
+    return {
+        candidate["chunk_id"] for candidate in pool if any(event["demand_id"] == demand_id for event in candidate["events"])
+    }
 
 
 def titled(repository: Repository, rows: Iterable[int]) -> list[str]:

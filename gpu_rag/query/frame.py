@@ -5,13 +5,17 @@ answers. The content of a piece of work is the question's text and the columns t
 the same question under two ids is answered once.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag import schemas
+from gpu_rag.engines.generation import Generation
+from gpu_rag.engines.usage import usage_columns
 from gpu_rag.schemas import TableSchema, column, conform
 from gpu_rag.stage import Cardinality, RowStage, Tables
 
@@ -32,7 +36,10 @@ def query_stage(
     after: TableSchema,
     writes: TableSchema,
     run: Callable[..., pa.Table],
-    engines: tuple[str, ...] = (),
+    engines: tuple[str, ...] | Callable[[Any], tuple[str, ...]] = (),
+    texts: Callable[[Any], Mapping[str, str]] | None = None,
+    not_keyed: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] = MappingProxyType({}),
+    uses_llm: bool = False,
 ) -> RowStage:
     """Return the row stage that computes one column per question.
 
@@ -44,7 +51,10 @@ def query_stage(
         after: Output of the stage before, whose state decides which questions are computed.
         writes: Output table; its last column is the stage's payload.
         run: (work, *, config, **engines) -> `work_key, state, reason` and the payload column.
-        engines: Keywords of `run`.
+        engines: Keywords of `run`, or a function from the config to them.
+        texts: Prompts and schemas that decide the output, by name.
+        not_keyed: Of the config, what does not decide the output or what `texts` stand for, as pydantic's `exclude`.
+        uses_llm: Whether a method of the stage asks a language model; its results then have the usage columns.
     """
     payload = writes.schema.field(writes.name)
 
@@ -55,7 +65,7 @@ def query_stage(
         return pa.table({"row_id": ready, **columns})
 
     def assemble(tables: Tables, results: pa.Table, config: Any) -> dict[str, pa.Table]:
-        done = conform(results.rename_columns({"row_id": "id"}), writes.schema)
+        done = conform(results.rename_columns({"row_id": "id"}).select(writes.schema.names), writes.schema)
         before = tables[after.name]
         stopped = before.filter(pc.not_equal(before.column("state"), "ok")).select(["id", "state", "reason"])
         carried = stopped.append_column(payload, pa.nulls(stopped.num_rows, payload.type))
@@ -69,6 +79,9 @@ def query_stage(
         writes=(writes,),
         cardinality=Cardinality.ONE_TO_ONE,
         engines=engines,
+        texts=texts,
+        not_keyed=not_keyed,
+        uses_llm=uses_llm,
         payload=pa.schema([column(payload.name, payload.type, nullable=True)]),
         content=content,
         run=run,
@@ -76,20 +89,39 @@ def query_stage(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Stands for the value of a row that has none: its state and why."""
+
+    state: str
+    reason: str
+
+
 def result_table(
-    work: pa.Table, stage_payload: pa.Field, values: list[Any], failures: dict[int, str] | None = None
+    work: pa.Table,
+    stage_payload: pa.Field,
+    values: Sequence[Any],
+    calls: Sequence[Sequence[Generation]] | None = None,
+    notes: Sequence[str] | None = None,
 ) -> pa.Table:
-    """Return a stage's results: `values` by row of `work`; a row in `failures` has state error and its reason instead."""
-    failed = failures or {}
-    rows = range(work.num_rows)
-    return pa.table(
-        {
-            "work_key": work.column("work_key"),
-            "state": pa.array(["error" if row in failed else "ok" for row in rows], schemas.STRING),
-            "reason": pa.array([failed.get(row, "") for row in rows], schemas.STRING),
-            stage_payload.name: pa.array([None if row in failed else values[row] for row in rows], stage_payload.type),
-        }
-    )
+    """Return a stage's results, one row per row of `work`.
+
+    Args:
+        work: The rows of work, in order.
+        stage_payload: The payload column.
+        values: Its values; a `Failed` stands for the value of a row that has none.
+        calls: The generations of each row, where a language model was asked.
+        notes: Reasons of rows that have a value: what was left out of it.
+    """
+    failed = [value if isinstance(value, Failed) else None for value in values]
+    remarks = notes or [""] * work.num_rows
+    columns = {
+        "work_key": work.column("work_key"),
+        "state": pa.array(["ok" if failure is None else failure.state for failure in failed], schemas.STRING),
+        "reason": pa.array([note if f is None else f.reason for f, note in zip(failed, remarks, strict=True)], schemas.STRING),
+        stage_payload.name: pa.array([None if isinstance(value, Failed) else value for value in values], stage_payload.type),
+    }
+    return pa.table(columns | (usage_columns(calls) if calls is not None else {}))
 
 
 def _aligned(tables: Tables, column_name: str, ids: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from gpu_rag import __version__, schemas
-from gpu_rag.config import QUERY_SECTIONS, Config
+from gpu_rag.config import QUERY_SECTIONS, Config, check_gpu_plan
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
-from gpu_rag.engines.workers import WorkerPool
+from gpu_rag.engines.llm import llm_identity, llm_report, open_llm, report_answers
+from gpu_rag.engines.workers import Opened, WorkerPool
 from gpu_rag.errors import ConfigError, StoreError
 from gpu_rag.ids import content_hash
 from gpu_rag.pipeline import Executor, Progress, StageReport
@@ -48,6 +50,10 @@ QUERY: tuple[RowStage, ...] = (
     s07_suffice.STAGE,
     s08_answer.STAGE,
 )
+# These ask a language model about the same passages, so a group of questions goes through all of them at once.
+READING: tuple[RowStage, ...] = (s06_ground.STAGE, s07_suffice.STAGE, s08_answer.STAGE)
+_CHARS_PER_TOKEN = 4  # of English, for the size of groups alone
+_OTHER_TOKENS = 500  # of a prompt besides its passages
 
 
 @dataclass(frozen=True)
@@ -103,34 +109,71 @@ def answer_questions(
     identity = _check_encoder(generation, config)
     encoder = content_hash("query encoder", identity, config.embed.encoder.query_instruction)
     with writer_lock(out):
+        asks_llm = any("llm" in stage.engines_for(getattr(config, stage.name)) for stage in QUERY)
+        llm = {"llm": llm_identity(config.llm)} if asks_llm else {}
+        if asks_llm:
+            check_gpu_plan(config)
+            report_answers(config.llm)
         binding = {
             "index": generation.content_hash,
-            "config": content_hash("run config", config.hash(QUERY_SECTIONS), encoder),
+            "config": content_hash("run config", config.hash(QUERY_SECTIONS), encoder, *llm.values()),
             "questions": table_hash(asked, schemas.QUESTIONS),
         }
         _bind(out, binding)
         openers: dict[str, Callable[[], Any]] = {
             "encoder": partial(open_encoder, config.embed.encoder),
             "repository": partial(open_repository, index.resolve(), generation.manifest["id"]),
+            "llm": partial(open_llm, config.llm),
         }
-        identities = {"encoder": encoder, "repository": generation.content_hash}
+        identities = {"encoder": encoder, "repository": generation.content_hash, **llm}
         tables = {"questions": asked}
-        reports = []
         with WorkerPool(config.run, openers, address) as pool:
-            executor = Executor(out, pool, config.run, identities, progress, retry_listed)
-            for stage in QUERY:
-                outputs, report = executor.rows(stage, getattr(config, stage.name), tables)
-                tables |= outputs
-                reports.append(report)
+            batch_folder = Path(config.llm.folder) if config.llm.folder else None
+            executor = Executor(out, pool, config.run, identities, progress, retry_listed, batch_folder)
+            reports = _run_stages(executor, tables, config, generation)
+            model_loads = pool.model_loads
         result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports))
         written = {"answers": result.answers, "rankings": result.rankings, "lineages": lineage_table(tables)}
         for name, table in written.items():
             write_parquet(out / f"{name}.parquet", table)
         files = {f"{name}.parquet": file_checksum(out / f"{name}.parquet") for name in written}
         run_info = _run_info(generation, config, system, result.reports, limit)
+        run_info |= {"llm": llm_report(config.llm) | llm if llm else None, "model_loads": model_loads}
         bound = {"config_hash": binding["config"], "asked_hash": asked_hash(asked), "files": files}
         write_json(out / "report.json", run_info | bound)
         return result
+
+
+def _run_stages(executor: Executor, tables: dict[str, pa.Table], config: Config, generation: Generation) -> list[StageReport]:
+    """Run all stages, adding their outputs to `tables`, and return their reports.
+
+    The stages that read passages run as a chain where a language model reads them.
+    """
+    reports = []
+    chained = any("llm" in stage.engines_for(getattr(config, stage.name)) for stage in READING)
+    for stage in QUERY:
+        if chained and stage in READING:
+            continue
+        outputs, report = executor.rows(stage, getattr(config, stage.name), tables)
+        tables |= outputs
+        reports.append(report)
+    if chained:
+        configs = [getattr(config, stage.name) for stage in READING]
+        tokens = _passage_tokens(generation) * config.select.k + _OTHER_TOKENS
+
+        def num_rows_at_once(engines: Opened, work: pa.Table) -> int:
+            return engines.kv_cache_tokens // tokens or work.num_rows
+
+        outputs, read = executor.chain(READING, configs, tables, num_rows_at_once)
+        tables |= outputs
+        reports += read
+    return reports
+
+
+def _passage_tokens(generation: Generation) -> int:
+    """Return the mean length of a passage in tokens, roughly."""
+    chars = pc.mean(pc.utf8_length(generation.read(schemas.CHUNKS, ["text"]).column("text"))).as_py()
+    return int(chars or 0) // _CHARS_PER_TOKEN + 1
 
 
 def _check_encoder(generation: Generation, config: Config) -> str:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder
 from gpu_rag.engines.vector_index import QUERY_TILE
-from gpu_rag.query.frame import query_stage, result_table
+from gpu_rag.query.frame import Failed, query_stage, result_table
 from gpu_rag.query.repository import Repository
 from gpu_rag.query.retrievers import Queries, Ranking
 from gpu_rag.query.retrievers.bm25 import Bm25Config, rank_bm25
@@ -69,10 +69,12 @@ def retrieve(work: pa.Table, *, config: RetrieveConfig, repository: Repository, 
     texts = sorted(set(asked))
     lists = dict(zip(texts, _hits(texts, config, repository, encoder), strict=True))
     values = [
-        None if row in failures else [{"demand_id": d["demand_id"], **lists[d["query"]]} for d in items]
+        Failed("error", failures[row])
+        if row in failures
+        else [{"demand_id": demand["demand_id"], **lists[demand["query"]]} for demand in items]
         for row, items in enumerate(demands)
     ]
-    return result_table(work, schemas.LISTS.schema.field("lists"), values, failures)
+    return result_table(work, schemas.LISTS.schema.field("lists"), values)
 
 
 def _problem(demands: list[dict[str, Any]]) -> str:

@@ -2,20 +2,29 @@
 
 Input:  `question`, `demands` and `pool` (candidates with their demand-passage provenance A_q).
 Output: `schemas.SELECTIONS`, 1:1; the selected passages in pool order.
-Device: CPU.
+Device: CPU; the language model's with `llm`.
 Source: LineageRAG, "Set-wise selection" (eq. 7) and its provenance controls (Table 5).
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from gpu_rag import schemas
+from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.ids import content_hash
-from gpu_rag.query.frame import query_stage, result_table
+from gpu_rag.query.frame import Failed, query_stage, result_table
+from gpu_rag.query.prompted.ask import Asked, keyed_texts
+from gpu_rag.query.prompted.select import (
+    SELECT_VALUES,
+    SelectPromptConfig,
+    ask_selections,
+    describe_provenance,
+    select_schema,
+)
 from gpu_rag.query.repository import Repository
 
 Events = list[list[dict[str, Any]]]  # per candidate of a pool, who retrieved it as the selector sees it
@@ -25,30 +34,38 @@ class SelectConfig(BaseModel):
     """How passages are chosen.
 
     Attributes:
-        method: `coverage` (no LLM): the best unused passage of each demand, then by `fill`.
+        method: `coverage` (no LLM): the best unused passage of each demand, then by `fill`. `llm`: a language
+            model's choice (`prompted.select`); `fill` is then not used.
         k: Passages to select; all of a smaller pool.
         provenance: What the selector sees of who retrieved a passage, and nothing else: the truth, nothing, as many
             events that say nothing, or the truth of another passage of the pool.
         fill: What decides the places that are left: the best fused `score`, or the merged order of the `pool`. With one
             demand both are the demand's own order.
+        llm: How the language model is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    method: Literal["coverage"] = "coverage"
+    method: Literal["coverage", "llm"] = "coverage"
     k: PositiveInt = 5
     provenance: Literal["correct", "removed", "neutral", "shuffled"] = "correct"
     fill: Literal["score", "pool"] = "score"
+    llm: SelectPromptConfig = SelectPromptConfig()
 
 
-def select(work: pa.Table, *, config: SelectConfig, repository: Repository) -> pa.Table:
+def select(work: pa.Table, *, config: SelectConfig, repository: Repository, llm: TextGenerator | None = None) -> pa.Table:
     """Return the selection of each question; an empty pool gives an empty one."""
-    propose = _METHODS[config.method]
+    payload = schemas.SELECTIONS.schema.field("selection")
+    questions = work.select(["question", "demands", "pool"]).to_pylist()
+    if config.method == "llm":
+        assert llm is not None
+        asked = _by_llm(questions, config, repository, llm)
+        return result_table(work, payload, asked.values, asked.calls, asked.notes)
     values = []
-    columns = (work.column(name).to_pylist() for name in ("question", "demands", "pool"))
-    for question, demands, pool in zip(*columns, strict=True):
-        shown = shown_provenance(question, pool, config.provenance)
-        values.append(admit(propose(demands, pool, shown, config), pool, config.k))
-    return result_table(work, schemas.SELECTIONS.schema.field("selection"), values)
+    for question in questions:
+        shown = shown_provenance(question["question"], question["pool"], config.provenance)
+        proposed = _cover_then_fill(question["demands"], question["pool"], shown, config)
+        values.append(admit(proposed, question["pool"], config.k))
+    return result_table(work, payload, values)
 
 
 def shown_provenance(question: str, pool: list[dict[str, Any]], mode: str) -> Events:
@@ -114,9 +131,39 @@ def _cover_then_fill(
     return list(proposed.items())
 
 
-_METHODS: dict[str, Callable[[list[dict[str, Any]], list[dict[str, Any]], Events, SelectConfig], list[tuple[str, str]]]] = {
-    "coverage": _cover_then_fill
-}
+def _by_llm(questions: list[dict[str, Any]], config: SelectConfig, repository: Repository, llm: TextGenerator) -> Asked:
+    """Return the model's selections, admitted."""
+    provenance = [_told_provenance(question["question"], question["pool"], config.provenance) for question in questions]
+    asked = ask_selections(questions, provenance, repository, llm, config.llm, config.k)
+    values = [
+        proposed if isinstance(proposed, Failed) else admit(proposed, question["pool"], config.k)
+        for question, proposed in zip(questions, asked.values, strict=True)
+    ]
+    return asked._replace(values=values)
+
+
+def _told_provenance(question: str, pool: list[dict[str, Any]], mode: str) -> list[str]:
+    """Return what a reader is told of each candidate's provenance; `neutral` is as long as the truth and says nothing."""
+    shown = shown_provenance(question, pool, "correct" if mode == "neutral" else mode)
+    return [
+        describe_provenance(events, candidate["same_title"], masked=mode == "neutral")
+        for events, candidate in zip(shown, pool, strict=True)
+    ]
+
+
+def _engines(config: SelectConfig) -> tuple[str, ...]:
+    return ("llm", "repository") if config.method == "llm" else ("repository",)
+
+
+def _texts(config: SelectConfig) -> Mapping[str, str]:
+    if config.method != "llm":
+        return {}
+    return keyed_texts(select_schema(2, config.k), prompt=(config.llm.prompt, SELECT_VALUES))
+
+
+def _not_keyed(config: SelectConfig) -> Mapping[str, Any]:
+    return {"llm": {"prompt"} if config.method == "llm" else True}
+
 
 STAGE = query_stage(
     number=5,
@@ -126,5 +173,8 @@ STAGE = query_stage(
     after=schemas.POOLS,
     writes=schemas.SELECTIONS,
     run=select,
-    engines=("repository",),
+    engines=_engines,
+    texts=_texts,
+    not_keyed=_not_keyed,
+    uses_llm=True,
 )

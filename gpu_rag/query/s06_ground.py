@@ -2,12 +2,12 @@
 
 Input:  `question`, `demands`, `pool` (true provenance, whatever the selector was shown) and `selection`.
 Output: `schemas.ANNOTATIONS`, 1:1; a demand without an annotation is open.
-Device: the encoder's.
+Device: the encoder's; the language model's with `llm`.
 Source: LineageRAG, "Source grounding" (eq. 8 and 9).
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,9 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder
+from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.query.answer_spans import rank_spans
-from gpu_rag.query.evidence import TokenBank, match_sentences, most_similar, sentence_rows, titled
-from gpu_rag.query.frame import query_stage, result_table
+from gpu_rag.query.evidence import TokenBank, match_sentences, most_similar, retrieved_by, sentence_rows, titled
+from gpu_rag.query.frame import Failed, query_stage, result_table
+from gpu_rag.query.prompted.ask import keyed_texts, noted
+from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
+from gpu_rag.query.prompted.ground import GROUND_VALUES, GroundPromptConfig, ask_spans, ground_schema
 from gpu_rag.query.repository import Repository
 
 Row = dict[str, Any]
@@ -33,29 +37,52 @@ class GroundConfig(BaseModel):
 
     Attributes:
         method: `encoder` (no LLM): whole sentences by late interaction and word coverage (`evidence.match_sentences`).
+            `llm`: those that a language model names (`prompted.ground`); of the next three it reads `max_spans` alone.
         max_sentences: Sentences of a demand that are matched word by word, those most similar to it as a whole. The cost
             grows with it; the exact match of squad2_500 is 0.326 with 12, 0.318 with 8.
         max_spans: Annotations a demand may have, the best first. Only the one that states the value produces it.
         min_score: A sentence below this is no evidence, in [0, 1]; a demand without one at or above stays open. With 0.3
             open: 0.4 % of the answerable questions of squad2_500, 7 % of those of novels3, 70 % of its foreign ones.
+        llm: How the language model is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    method: Literal["encoder"] = "encoder"
+    method: Literal["encoder", "llm"] = "encoder"
     max_sentences: PositiveInt = 12
     max_spans: PositiveInt = 4
     min_score: float = Field(default=0.3, ge=0, le=1)
+    llm: GroundPromptConfig = GroundPromptConfig()
 
 
-def ground(work: pa.Table, *, config: GroundConfig, repository: Repository, encoder: Encoder) -> pa.Table:
+def ground(
+    work: pa.Table,
+    *,
+    config: GroundConfig,
+    repository: Repository,
+    encoder: Encoder | None = None,
+    llm: TextGenerator | None = None,
+) -> pa.Table:
     """Return the valid annotations of each question, by demand and score."""
+    payload = schemas.ANNOTATIONS.schema.field("annotations")
     questions = work.select(["question", "demands", "pool", "selection"]).to_pylist()
-    proposals = _METHODS[config.method](questions, config, repository, encoder)
-    values = [
-        [annotation for annotation in proposed if is_valid(annotation, question, repository)]
-        for question, proposed in zip(questions, proposals, strict=True)
-    ]
-    return result_table(work, schemas.ANNOTATIONS.schema.field("annotations"), values)
+    if config.method == "llm":
+        assert llm is not None
+        asked = ask_spans(questions, repository, llm, config.llm, config.max_spans)
+        admitted = [_admitted(*row, repository) for row in zip(questions, asked.values, asked.notes, strict=True)]
+        return result_table(work, payload, [value for value, _ in admitted], asked.calls, [note for _, note in admitted])
+    assert encoder is not None
+    proposals = _by_encoder(questions, config, repository, encoder)
+    values = [_admitted(question, proposed, "", repository)[0] for question, proposed in zip(questions, proposals, strict=True)]
+    return result_table(work, payload, values)
+
+
+def _admitted(question: Row, proposed: list[Row] | Failed, note: str, repository: Repository) -> tuple[Any, str]:
+    """Return the valid ones of the proposed annotations, and the note with how many were not."""
+    if isinstance(proposed, Failed):
+        return proposed, ""
+    valid = [annotation for annotation in proposed if is_valid(annotation, question, repository)]
+    invalid = len(proposed) - len(valid)
+    return valid, noted(note, f"left out {invalid} annotations that are not valid" if invalid else "")
 
 
 def is_valid(annotation: Row, question: Row, repository: Repository) -> bool:
@@ -81,13 +108,6 @@ def is_valid(annotation: Row, question: Row, repository: Repository) -> bool:
         and all(binding["variable"] in demand["outputs"] for binding in annotation["produces"])
         and annotation["chunk_id"] in retrieved_by(demand["demand_id"], question["pool"])
     )
-
-
-def retrieved_by(demand_id: str, pool: list[Row]) -> set[str]:
-    """Return the ids of the passages that a demand retrieved."""
-    return {
-        candidate["chunk_id"] for candidate in pool if any(event["demand_id"] == demand_id for event in candidate["events"])
-    }
 
 
 def substituted(description: str, values: Mapping[str, str]) -> str:
@@ -182,7 +202,21 @@ def _annotation(asked: _Asked, sentence: int, score: float, produces: list[Row],
     }
 
 
-_METHODS: dict[str, Callable[[list[Row], GroundConfig, Repository, Encoder], list[list[Row]]]] = {"encoder": _by_encoder}
+def _engines(config: GroundConfig) -> tuple[str, ...]:
+    return ("llm" if config.method == "llm" else "encoder", "repository")
+
+
+def _texts(config: GroundConfig) -> Mapping[str, str]:
+    if config.method != "llm":
+        return {}
+    schema = ground_schema(config.llm.spans, 1, 1, 2, config.max_spans)
+    prompts = {"prompt": (config.llm.prompt, GROUND_VALUES), "evidence": (config.llm.evidence, EVIDENCE_VALUES)}
+    return keyed_texts(schema, **prompts)
+
+
+def _not_keyed(config: GroundConfig) -> Mapping[str, Any]:
+    return {"llm": {"prompt", "evidence"} if config.method == "llm" else True}
+
 
 STAGE = query_stage(
     number=6,
@@ -192,5 +226,8 @@ STAGE = query_stage(
     after=schemas.SELECTIONS,
     writes=schemas.ANNOTATIONS,
     run=ground,
-    engines=("encoder", "repository"),
+    engines=_engines,
+    texts=_texts,
+    not_keyed=_not_keyed,
+    uses_llm=True,
 )

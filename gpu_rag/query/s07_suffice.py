@@ -2,12 +2,12 @@
 
 Input:  `question`, `demands`, `selection` and `annotations`.
 Output: `schemas.SUFFICIENCIES`, 1:1, with every feature of the score.
-Device: the encoder's.
+Device: the encoder's, and the language model's with `llm`.
 Source: PAGE-RAG, evidence-bounded answering. The score is a sum of clipped z-scores with unit weights, which held
 across corpora where fitted weights did not.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder
+from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.query.evidence import idf_shares, most_similar, sentence_at, sentence_rows, titled, unit_rows
-from gpu_rag.query.frame import query_stage, result_table
+from gpu_rag.query.frame import Failed, query_stage, result_table
+from gpu_rag.query.prompted.ask import keyed_texts
+from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
+from gpu_rag.query.prompted.suffice import LIKELIHOOD_VALUES, SufficePromptConfig, Verdict, ask_verdicts
 from gpu_rag.query.repository import Repository
 from gpu_rag.query.text_features import content_words, is_negated, name_words, split_words
 
@@ -49,7 +53,9 @@ class SufficeConfig(BaseModel):
     """When evidence suffices.
 
     Attributes:
-        method: `features` (no LLM).
+        method: `features` (no LLM). `llm`: these and a language model's yes or no (`prompted.suffice`); its log-odds of yes
+            are one more summand of the score, clipped like the others, and what is not likelier yes than no is below the
+            threshold whatever the sum.
         threshold: Score at or above which evidence suffices, in summed deviations. Uncalibrated: over squad2_500 and novels3
             together the boundary-balanced score is flat from -3 to 0.5 (0.235 to 0.239); of these, -2 refuses few answerable
             questions. Shares on the two sets flatter it. Refused on squad2_500: 31 % of the unanswerable questions, all
@@ -58,27 +64,40 @@ class SufficeConfig(BaseModel):
         min_demand_coverage: Share of demands that must have an annotation.
         min_name_coverage: Share of the question's names, numbers and quoted strings (by idf) that the passages must
         hold.
+        llm: How the language model is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    method: Literal["features"] = "features"
+    method: Literal["features", "llm"] = "features"
     threshold: float = Field(default=-2.0, allow_inf_nan=False)
     min_demand_coverage: float = Field(default=1.0, ge=0, le=1)
     min_name_coverage: float = Field(default=0.7, ge=0, le=1)
+    llm: SufficePromptConfig = SufficePromptConfig()
 
 
-def suffice(work: pa.Table, *, config: SufficeConfig, repository: Repository, encoder: Encoder) -> pa.Table:
+def suffice(
+    work: pa.Table, *, config: SufficeConfig, repository: Repository, encoder: Encoder, llm: TextGenerator | None = None
+) -> pa.Table:
     """Return for each question whether its evidence suffices, the score, and the reason if not.
 
     Reasons: `no_evidence` (no passage is selected), `open_demand`, `below_threshold`, in this order.
     """
     questions = work.select(["question", "demands", "selection", "annotations"]).to_pylist()
+    payload = schemas.SUFFICIENCIES.schema.field("sufficiency")
     features = _features(questions, repository, encoder)
+    if config.method == "llm":
+        assert llm is not None
+        asked = ask_verdicts(questions, repository, llm, config.llm)
+        values = [
+            verdict if isinstance(verdict, Failed) else _decide(question, found, config, verdict)
+            for question, found, verdict in zip(questions, features, asked.values, strict=True)
+        ]
+        return result_table(work, payload, values, asked.calls, asked.notes)
     values = [_decide(question, found, config) for question, found in zip(questions, features, strict=True)]
-    return result_table(work, schemas.SUFFICIENCIES.schema.field("sufficiency"), values)
+    return result_table(work, payload, values)
 
 
-def _decide(question: Row, features: dict[str, float], config: SufficeConfig) -> Row:
+def _decide(question: Row, features: dict[str, float], config: SufficeConfig, verdict: Verdict | None = None) -> Row:
     annotated = {annotation["demand_id"] for annotation in question["annotations"]}
     open_demands = [d["demand_id"] for d in question["demands"] if d["demand_id"] not in annotated]
     coverage = 1 - len(open_demands) / len(question["demands"]) if question["demands"] else 0.0
@@ -86,13 +105,18 @@ def _decide(question: Row, features: dict[str, float], config: SufficeConfig) ->
         scale.sign * float(np.clip((features[name] - scale.mean) / scale.deviation, -_CLIP, _CLIP))
         for name, scale in SCALES.items()
     )
+    denied = False
+    if verdict is not None:
+        score += float(np.clip(verdict.log_odds, -_CLIP, _CLIP))
+        denied = verdict.log_odds <= 0
+        features = features | verdict.features
     if not question["selection"]:
         reason = "no_evidence"
     elif coverage < config.min_demand_coverage:
         reason = "open_demand"
     else:
         enough = score >= config.threshold and features["name_coverage"] >= config.min_name_coverage
-        reason = "" if enough else "below_threshold"
+        reason = "" if enough and not denied else "below_threshold"
     return {
         "sufficient": not reason,
         "score": score,
@@ -182,6 +206,26 @@ def _name_coverage(question: str, chunks: list[int], stems: Mapping[int, frozens
     return float(sum(s for word, s in zip(names, idf_shares(repository, names), strict=True) if word.stem in stated))
 
 
+def _engines(config: SufficeConfig) -> tuple[str, ...]:
+    return ("encoder", "llm", "repository") if config.method == "llm" else ("encoder", "repository")
+
+
+def _texts(config: SufficeConfig) -> Mapping[str, str]:
+    if config.method != "llm":
+        return {}
+    prompts: dict[str, tuple[str, Sequence[str]]] = {
+        "prompt": (config.llm.prompt, ()),
+        "evidence": (config.llm.evidence, EVIDENCE_VALUES),
+    }
+    if config.llm.likelihood:
+        prompts["likelihood"] = (config.llm.likelihood_prompt, LIKELIHOOD_VALUES)
+    return keyed_texts(**prompts)
+
+
+def _not_keyed(config: SufficeConfig) -> Mapping[str, Any]:
+    return {"llm": {"prompt", "evidence", "likelihood_prompt"} if config.method == "llm" else True}
+
+
 STAGE = query_stage(
     number=7,
     name="suffice",
@@ -190,5 +234,8 @@ STAGE = query_stage(
     after=schemas.ANNOTATIONS,
     writes=schemas.SUFFICIENCIES,
     run=suffice,
-    engines=("encoder", "repository"),
+    engines=_engines,
+    texts=_texts,
+    not_keyed=_not_keyed,
+    uses_llm=True,
 )

@@ -2,12 +2,12 @@
 
 Input:  `question`, `demands`, `selection`, `annotations` and `sufficiency`.
 Output: `schemas.REPLIES`, 1:1. A failure is a row's state, never a refusal.
-Device: the encoder's.
+Device: the encoder's; the language model's with `llm`.
 Source: PAGE-RAG, answer or refuse; LineageRAG, the reader's view of grounded spans.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -15,11 +15,15 @@ from pydantic import BaseModel, ConfigDict
 
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder
+from gpu_rag.engines.generation import Generation, TextGenerator
 from gpu_rag.query.answer_spans import rank_spans
 from gpu_rag.query.choices import choose, options, yes_or_no
 from gpu_rag.query.evidence import TokenBank, most_similar, sentence_at, sentence_rows, titled
 from gpu_rag.query.expectation import expectation
-from gpu_rag.query.frame import query_stage, result_table
+from gpu_rag.query.frame import Failed, query_stage, result_table
+from gpu_rag.query.prompted.answer import ANSWER_VALUES, AnswerPromptConfig, Draft, answer_schema, ask_answers
+from gpu_rag.query.prompted.ask import keyed_texts
+from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
 from gpu_rag.query.repository import Repository
 from gpu_rag.query.s06_ground import substituted
 
@@ -32,13 +36,17 @@ class AnswerConfig(BaseModel):
     """How answers are made and when they are withheld.
 
     Attributes:
-        method: `extractive` (no LLM).
-        policy: `bounded` refuses where the evidence does not suffice; `always` only where no passage was selected.
+        method: `extractive` (no LLM). `llm`: a language model's answer (`prompted.answer`).
+        policy: `bounded` refuses where the evidence does not suffice; `always` only where no passage was selected. A model's
+            blank answer is a refusal under both. An answer that cites nothing is one under `bounded`; under `always` it rests
+            on the best annotation of each demand.
+        llm: How the language model is asked.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    method: Literal["extractive"] = "extractive"
+    method: Literal["extractive", "llm"] = "extractive"
     policy: Literal["bounded", "always"] = "bounded"
+    llm: AnswerPromptConfig = AnswerPromptConfig()
 
 
 class Reply(NamedTuple):
@@ -48,17 +56,29 @@ class Reply(NamedTuple):
     sentences: list[int]
 
 
-def answer(work: pa.Table, *, config: AnswerConfig, repository: Repository, encoder: Encoder) -> pa.Table:
+def answer(
+    work: pa.Table,
+    *,
+    config: AnswerConfig,
+    repository: Repository,
+    encoder: Encoder | None = None,
+    llm: TextGenerator | None = None,
+) -> pa.Table:
     """Return an answer or a refusal for each question."""
+    payload = schemas.REPLIES.schema.field("reply")
     questions = work.select(["question", "demands", "selection", "annotations", "sufficiency"]).to_pylist()
     refusals = [_refusal(question, config.policy) for question in questions]
     answered = [question for question, reason in zip(questions, refusals, strict=True) if not reason]
-    replies = iter(_METHODS[config.method](answered, config, repository, encoder))
+    if config.method == "llm":
+        assert llm is not None
+        return result_table(work, payload, *_by_llm(questions, refusals, config, repository, llm))
+    assert encoder is not None
+    replies = iter(_extractive(answered, repository, encoder))
     values = [
         _refused(question, reason) if reason else _answered(question, next(replies), repository)
         for question, reason in zip(questions, refusals, strict=True)
     ]
-    return result_table(work, schemas.REPLIES.schema.field("reply"), values)
+    return result_table(work, payload, values)
 
 
 def _refusal(question: Row, policy: str) -> str:
@@ -100,6 +120,35 @@ def _answered(question: Row, reply: Reply, repository: Repository) -> Row:
     }
 
 
+def _by_llm(
+    questions: list[Row], refusals: list[str], config: AnswerConfig, repository: Repository, llm: TextGenerator
+) -> tuple[list[Row | Failed], list[list[Generation]], list[str]]:
+    """Return value, calls and note of each question; those refused already are not asked."""
+    asked = ask_answers([q for q, reason in zip(questions, refusals, strict=True) if not reason], repository, llm, config.llm)
+    drafts = iter(zip(*asked, strict=True))
+    values: list[Row | Failed] = []
+    calls: list[list[Generation]] = []
+    notes: list[str] = []
+    for question, reason in zip(questions, refusals, strict=True):
+        draft, called, note = (None, [], "") if reason else next(drafts)
+        if draft is None:
+            values.append(_refused(question, reason))
+        elif isinstance(draft, Failed):
+            values.append(draft)
+        else:
+            values.append(_concluded(question, draft, config.policy, repository))
+        calls.append(called)
+        notes.append(note)
+    return values, calls, notes
+
+
+def _concluded(question: Row, draft: Draft, policy: str, repository: Repository) -> Row:
+    """Return the answer that a draft gives, or a refusal where it has no answer or nothing to rest on."""
+    if not draft.answer or (not draft.sentences and policy == "bounded"):
+        return _refused(question, "open_demand" if question["sufficiency"]["open_demands"] else "no_evidence")
+    return _answered(question, Reply(draft.answer, draft.sentences or _explained(question, [], repository)), repository)
+
+
 class _Evidence(NamedTuple):
     """The sentences that may hold a question's short answer, the best first, and the value that they were found to state."""
 
@@ -110,7 +159,7 @@ class _Evidence(NamedTuple):
     stated_in: int
 
 
-def _extractive(questions: list[Row], config: AnswerConfig, repository: Repository, encoder: Encoder) -> list[Reply]:
+def _extractive(questions: list[Row], repository: Repository, encoder: Encoder) -> list[Reply]:
     """Return for each question what its last demand produced, or where that is not its answer, its own best span."""
     evidence = [_evidence(question, repository) for question in questions]
     bare = [row for row, found in enumerate(evidence) if not found.rows]
@@ -212,7 +261,20 @@ def _row(annotation: Row, repository: Repository) -> int:
     return sentence_at(annotation["chunk_id"], annotation["start"], repository)
 
 
-_METHODS: dict[str, Callable[[list[Row], AnswerConfig, Repository, Encoder], list[Reply]]] = {"extractive": _extractive}
+def _engines(config: AnswerConfig) -> tuple[str, ...]:
+    return ("llm" if config.method == "llm" else "encoder", "repository")
+
+
+def _texts(config: AnswerConfig) -> Mapping[str, str]:
+    if config.method != "llm":
+        return {}
+    prompts = {"prompt": (config.llm.prompt, ANSWER_VALUES), "evidence": (config.llm.evidence, EVIDENCE_VALUES)}
+    return keyed_texts(answer_schema(2), **prompts)
+
+
+def _not_keyed(config: AnswerConfig) -> Mapping[str, Any]:
+    return {"llm": {"prompt", "evidence"} if config.method == "llm" else True}
+
 
 STAGE = query_stage(
     number=8,
@@ -222,5 +284,8 @@ STAGE = query_stage(
     after=schemas.SUFFICIENCIES,
     writes=schemas.REPLIES,
     run=answer,
-    engines=("encoder", "repository"),
+    engines=_engines,
+    texts=_texts,
+    not_keyed=_not_keyed,
+    uses_llm=True,
 )

@@ -1,11 +1,12 @@
 """The work cache of one stage: results by work key, committed shard by shard."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from gpu_rag.errors import StoreError
@@ -13,16 +14,18 @@ from gpu_rag.ids import content_hash
 from gpu_rag.schemas import FINAL_STATES, column, conform
 from gpu_rag.store.files import FORMAT, TEMPORARY, file_checksum, read_json, write_json, write_parquet
 
+LOST = "worker lost: "  # how the reason of a row begins that was taken to kill or silence its worker
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class WorkStatus:
-    """What is committed about one piece of work: its latest state and how often it was tried."""
+    """What is committed about one piece of work: its latest state and reason, and how often it was tried."""
 
     state: str
     attempts: int
     shard: str
+    reason: str
 
 
 class WorkStore:
@@ -39,6 +42,7 @@ class WorkStore:
         self.schema = result_schema.append(column("attempts", pa.int32()))
         self.status: dict[str, WorkStatus] = {}
         self.damaged: list[str] = []
+        self._earlier: dict[str, set[str]] = {}  # key -> shards of the tries before its latest
         for entry_path in sorted(self.folder.glob("*.json")):
             if not entry_path.name.startswith(TEMPORARY):
                 self._load(entry_path)
@@ -51,6 +55,10 @@ class WorkStore:
             if key not in self.status
             or (self.status[key].state not in FINAL_STATES and self.status[key].attempts < max_attempts)
         )
+
+    def is_suspect(self, key: str) -> bool:
+        """Return whether a piece of work was taken to kill or silence its worker when it was tried last."""
+        return key in self.status and self.status[key].reason.startswith(LOST)
 
     def commit(self, results: pa.Table) -> None:
         """Make the results durable: rows first, then the entry that lists them."""
@@ -83,6 +91,18 @@ class WorkStore:
         table = pa.concat_tables(parts) if parts else self.schema.empty_table()
         return table.sort_by("work_key")
 
+    def sums_of_earlier_tries(self, keys: Iterable[str], names: Sequence[str]) -> dict[str, float]:
+        """Return the sums of number columns over the committed tries of `keys` that a later try replaced."""
+        wanted = {key for key in keys if key in self._earlier}
+        sums = dict.fromkeys(names, 0.0)
+        for shard in sorted({shard for key in wanted for shard in self._earlier[key]}):
+            table = pq.read_table(self.folder / f"{shard}.parquet", columns=["work_key", *names])
+            replaced = [key in wanted and self.status[key].shard != shard for key in table.column("work_key").to_pylist()]
+            rows = table.filter(pa.array(replaced, pa.bool_()))
+            for name in names:
+                sums[name] += float(pc.sum(rows.column(name)).as_py() or 0)
+        return sums
+
     def _load(self, entry_path: Path) -> None:
         shard = entry_path.stem
         path = self.folder / f"{shard}.parquet"
@@ -94,7 +114,7 @@ class WorkStore:
                 raise StoreError(f"{path} is missing")
             if file_checksum(path) != entry["checksum"]:
                 raise StoreError(f"{path} does not match its checksum")
-            table = pq.read_table(path, columns=["work_key", "state", "attempts"])
+            table = pq.read_table(path, columns=["work_key", "state", "reason", "attempts"])
         except (StoreError, pa.ArrowException) as error:
             _log.warning("work shard dropped, its rows are computed again: %s", error)
             self.damaged.append(str(path))
@@ -104,11 +124,13 @@ class WorkStore:
         self._note(table, shard)
 
     def _note(self, table: pa.Table, shard: str) -> None:
-        columns = (table.column(name).to_pylist() for name in ("work_key", "state", "attempts"))
-        for key, state, attempts in zip(*columns, strict=True):
+        columns = (table.column(name).to_pylist() for name in ("work_key", "state", "reason", "attempts"))
+        for key, state, reason, attempts in zip(*columns, strict=True):
             known = self.status.get(key)
+            if known is not None and known.shard != shard:
+                self._earlier.setdefault(key, set()).update({known.shard, shard})
             if known is None or attempts > known.attempts:
-                self.status[key] = WorkStatus(state, attempts, shard)
+                self.status[key] = WorkStatus(state, attempts, shard, "" if state in FINAL_STATES else reason)
 
 
 def state_counts(states: Iterable[str]) -> dict[str, int]:

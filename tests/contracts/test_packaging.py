@@ -60,7 +60,9 @@ def test_hardware_config_loads_and_changes_no_default_of_another_section(name: s
 
     config, default = load_config(hardware=name), Config()
     changed = {section for section in Config.model_fields if getattr(config, section) != getattr(default, section)}
-    assert changed <= {"run", "embed"}
+    assert changed <= {"run", "embed", "llm"}
+    rates = {"prompt_tokens_per_second", "output_tokens_per_second"}  # what the hardware does, not which model it runs
+    assert config.llm.model_dump(exclude=rates) == default.llm.model_dump(exclude=rates)
     assert config.embed.encoder.device == ("cpu" if name == "cpu" else "cuda")
     assert (config.run.gpus_per_worker > 0) == (name != "cpu")
 

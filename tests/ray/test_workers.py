@@ -48,6 +48,8 @@ def measure(work: pa.Table, *, config: NoConfig) -> pa.Table:
         if text.startswith("die once ") and not Path(text[9:]).exists():
             Path(text[9:]).write_text("died")
             os._exit(1)
+        if text == "hang":
+            time.sleep(3600)
         if text.startswith("sleep"):
             time.sleep(0.3)
     rows = [(key, "ok", "", len(text), os.getpid()) for key, text in zip(keys, texts, strict=True)][::-1]
@@ -125,7 +127,17 @@ def test_one_bad_row_is_alone_in_its_state_and_is_tried_again_next_time(tmp_path
 def test_a_row_that_kills_its_worker_is_alone_in_its_state(tmp_path: Path, pool: WorkerPool) -> None:
     rows, report = execute(tmp_path, pool, texts(**{f"r{i}": f"text {i}" for i in range(8)}, bad="die now"))
     assert report.states == {"error": 1, "ok": 8}
-    assert rows["bad"]["reason"].startswith("worker died")
+    assert rows["bad"]["reason"].startswith("worker lost")
+
+
+def test_a_row_that_hangs_a_stage_without_a_model_is_alone_in_its_state(tmp_path: Path, ray_cluster: None) -> None:
+    from ray import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    with WorkerPool(RunConfig(num_workers=2, silent_seconds=1.5), {}) as workers:
+        rows, report = execute(tmp_path, workers, texts(**{f"r{i}": f"text {i}" for i in range(40)}, bad="hang"))
+    assert report.states == {"error": 1, "ok": 40}
+    assert rows["bad"]["reason"] == "worker lost: no sign of life for 1.5 s"
 
 
 def test_a_worker_that_dies_once_costs_no_row(tmp_path: Path, pool: WorkerPool) -> None:
@@ -180,7 +192,7 @@ def test_an_engine_that_does_not_start_ends_the_run_and_is_no_rows_fault(tmp_pat
 
 
 def test_workers_that_only_die_end_the_run(tmp_path: Path, pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_rag.engines.workers._MAX_DEATHS_IN_A_ROW", 3)
+    monkeypatch.setattr("gpu_rag.engines.supervision._MAX_DEATHS_IN_A_ROW", 3)
     with pytest.raises(EngineStartError, match="3 workers died in a row"):
         execute(tmp_path, pool, texts(a="die now", b="die now too"))
 

@@ -34,6 +34,8 @@ class Mention(NamedTuple):
     start: int | None = None
     end: int | None = None
     confidence: float | None = None
+    description: str | None = None
+    aliases: list[str] | None = None
 
 
 class Relation(NamedTuple):
@@ -53,6 +55,13 @@ class Extraction(NamedTuple):
     mentions: list[Mention]
     relations: list[Relation]
     note: str = ""
+
+
+class Failure(NamedTuple):
+    """Why an extractor has no units for a chunk: the state of its row, and the reason."""
+
+    state: str
+    reason: str
 
 
 Extractor = Callable[[Chunk], Extraction]

@@ -10,6 +10,9 @@ import pytest
 
 from gpu_rag import ids, schemas
 from gpu_rag.engines.encoder import Encoded, TokenVectors
+from gpu_rag.engines.generation import TextGenerator
+from gpu_rag.engines.llm import LlmConfig, ScriptedConfig
+from gpu_rag.engines.llm_scripted import Reply, ScriptedEngine
 from gpu_rag.query import s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.repository import Repository
 from gpu_rag.spans import body_start, normal_form, source_text
@@ -228,3 +231,68 @@ def _pool(
                  "same_title": 1, "score": 1.0 / (row + 1)}
             )  # fmt: skip
     return pool
+
+
+@pytest.fixture(scope="session")
+def scripted() -> Callable[..., tuple[TextGenerator, ScriptedEngine]]:
+    """A generator without a model, and its engine, whose `sent` are the requests that reached it."""
+
+    def make(reply: Reply | None = None, *, retries: int = 0, **script: Any) -> tuple[TextGenerator, ScriptedEngine]:
+        engine = ScriptedEngine(LlmConfig(engine="scripted", scripted=ScriptedConfig(**script)), reply)
+        return TextGenerator(engine, retries=retries), engine
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def prompted_work() -> Callable[..., pa.Table]:
+    """Work for stages 05 to 08: each question with demands, a pool of every passage (see `pipeline`), all of it selected,
+    no annotations, and a sufficiency that says yes."""
+
+    def make(
+        repository: Repository, questions: Sequence[str], *, demands: list[dict[str, Any]] | None = None,
+        retrieved: dict[str, list[str]] | None = None, select: int | None = None,
+        annotations: Sequence[list[dict[str, Any]]] | None = None, refused: str = "", open_demands: Sequence[str] = (),
+    ) -> pa.Table:  # fmt: skip
+        asked = [demands or [_whole(question)] for question in questions]
+        pools = [_pool(repository, d, retrieved) for d in asked]
+        chosen = [
+            [{"chunk_id": c["chunk_id"], "doc_id": c["doc_id"], "pool_rank": rank, "reason": "fill"}
+             for rank, c in enumerate(pool[:select], start=1)]
+            for pool in pools
+        ]  # fmt: skip
+        sufficiency = {"sufficient": not refused, "score": 1.0, "threshold": 0.0, "calibration": "", "reason": refused,
+                       "open_demands": list(open_demands), "features": []}  # fmt: skip
+        rows = len(questions)
+        return pa.table(
+            {
+                "work_key": pa.array([str(row) for row in range(rows)], schemas.STRING),
+                "question": pa.array(questions, schemas.TEXT),
+                "demands": pa.array(asked, schemas.list_of(schemas.DEMAND)),
+                "pool": pa.array(pools, schemas.list_of(schemas.CANDIDATE)),
+                "selection": pa.array(chosen, schemas.list_of(schemas.SELECTED)),
+                "annotations": pa.array(annotations or [[]] * rows, schemas.list_of(schemas.ANNOTATION)),
+                "sufficiency": pa.array([sufficiency] * rows, schemas.SUFFICIENCY),
+            }
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def annotation() -> Callable[..., dict[str, Any]]:
+    """A valid annotation of the sentence of a document that holds a text."""
+
+    def make(repository: Repository, doc_id: str, text: str, *, demand: str = "D1", value: str = "", score: float = 1.0):  # type: ignore[no-untyped-def]
+        row = next(
+            row for row, sentence in enumerate(repository.sentence_texts)
+            if text in sentence and repository.chunk_doc_ids[repository.sentence_chunks[row]] == doc_id
+        )  # fmt: skip
+        return {
+            "demand_id": demand, "chunk_id": repository.chunk_ids[repository.sentence_chunks[row]], "doc_id": doc_id,
+            "start": int(repository.sentence_starts[row]), "end": int(repository.sentence_ends[row]),
+            "quote": repository.sentence_texts[row], "type": "supports", "consumes": [], "score": score,
+            "produces": [{"variable": f"x{demand[1:]}", "value": value}] if value else [],
+        }  # fmt: skip
+
+    return make

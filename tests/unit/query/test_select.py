@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 
 from gpu_rag import schemas
+from gpu_rag.engines.usage import with_usage
 from gpu_rag.query.s05_select import STAGE, SelectConfig, admit, select, shown_provenance
 
 
@@ -40,7 +41,7 @@ def run(pool: list[dict[str, Any]], demands: list[dict[str, Any]] = DEMANDS, **c
         }
     )
     result = select(work, config=SelectConfig(**config), repository=None)  # type: ignore[arg-type]  # reads no text
-    assert result.schema.names == STAGE.result_schema.names
+    assert with_usage(result).schema.names == STAGE.result_schema.names
     assert result.column("state").to_pylist() == ["ok"]
     selection: list[dict[str, Any]] = result.column("selection").to_pylist()[0]
     return selection

@@ -42,6 +42,7 @@ _CHECKS: dict[str, Callable[[], str]] = {
     "numba": _version("numba"),
     "triton": _version("triton"),
     "vllm": _version("vllm"),
+    "openai": _version("openai"),
     "pylibcugraph": _version("pylibcugraph"),
     "torch_geometric": _version("torch_geometric"),
 }

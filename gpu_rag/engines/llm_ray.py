@@ -22,6 +22,7 @@ from gpu_rag.engines.require import require
 from gpu_rag.errors import EngineDeadError
 
 _BATCH_ROWS = 64
+_FAILURE = "__inference_error__"
 _ENVIRONMENT = ("VLLM_", "HF_HUB_")  # of this process; Ray's workers have that of the cluster
 
 
@@ -128,8 +129,8 @@ class RayLlmEngine:
         }
 
     def _completion(self, request: GenerationRequest, row: Mapping[str, Any]) -> Completion:
-        if row["error"]:
-            return Completion(request.id, finish_reason="error", reason=row["error"])
+        if row[_FAILURE]:  # such a row comes as it went in
+            return Completion(request.id, finish_reason="error", reason=str(row[_FAILURE]))
         cut = row["num_generated"] >= request.sampling.max_tokens and row["last_token"] != self._tokenizer.end_token
         return Completion(
             request.id, row["text"], "length" if cut else "stop", "", int(row["num_input"]), int(row["num_generated"])
@@ -149,7 +150,6 @@ def _projected(row: dict[str, Any]) -> dict[str, Any]:
         "num_input": row.get("num_input_tokens") or 0,
         "num_generated": row.get("num_generated_tokens") or 0,
         "last_token": int(tokens[-1]) if tokens is not None and len(tokens) else -1,
-        "error": str(row.get("__inference_error__") or ""),
     }
 
 

@@ -187,7 +187,7 @@ class VllmEngine:
     def _choice_tokens(self, request: GenerationRequest) -> tuple[int, dict[str, int]]:
         """Return where in the output the choices differ, and each one's token there; no tokens where they are not scored."""
         end = self._tokenizer.end_token
-        if len(request.choices) < 2 or end is None:
+        if len(set(request.choices)) < 2 or end is None:
             return 0, {}
         position, tokens = first_difference({choice: [*self._tokenizer.reply_ids(choice), end] for choice in request.choices})
         return (position, tokens) if len(set(tokens.values())) <= _MAX_SCORED_CHOICES else (0, {})

@@ -96,6 +96,8 @@ def _texts_by_kind(corpus: Path, config: Config, limit: int | None) -> dict[str,
         "recorded_extraction": source.recorded_extraction,
     }
     extract = config.extract
+    if "llm" in extract.methods:
+        raise ConfigError("bench index measures embedding; extract.methods may not hold llm here")
     if source.recorded_extraction.num_rows:
         extract = extract.model_copy(update={"methods": ("recorded", "mentions")})
     tables |= run_here(s03_chunk.STAGE, config.chunk, tables)

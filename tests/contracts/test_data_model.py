@@ -18,3 +18,10 @@ def test_the_data_model_page_has_the_table_with_its_version_key_and_columns(tabl
     assert f"Key: {', '.join(f'`{name}`' for name in table.key)}." in section
     for name in table.schema.names:
         assert f"| `{name}` |" in section
+
+
+def test_the_data_model_page_has_the_usage_columns_of_the_work_cache() -> None:
+    section = PAGE.split("## The work cache")[1]
+    for column in schemas.USAGE_COLUMNS:
+        assert f"| `{column.name}` |" in section
+    assert f"struct<{', '.join(field.name for field in schemas.CALL)}>" in section

@@ -34,7 +34,7 @@ COMPACT = ("--structured-outputs-config", '{"backend": "xgrammar", "disable_any_
 ENTITY = {
     "type": "object",
     "properties": {
-        "name": {"type": "string", "minLength": 1, "maxLength": 24},
+        "name": {"type": "string", "minLength": 1, "maxLength": 12},
         "kind": {"enum": ["person", "place", "thing"]},
     },
     "required": ["name", "kind"],
@@ -43,8 +43,8 @@ ENTITY = {
 SCHEMA = {
     "type": "object",
     "properties": {
-        "passages": {"type": "array", "items": {"enum": [f"P{n}" for n in range(1, 6)]}, "minItems": 1, "maxItems": 3},
-        "entities": {"type": "array", "items": ENTITY, "maxItems": 2},
+        "passages": {"type": "array", "items": {"enum": [f"P{n}" for n in range(1, 6)]}, "minItems": 1, "maxItems": 2},
+        "entities": {"type": "array", "items": ENTITY, "maxItems": 1},
     },
     "required": ["passages", "entities"],
     "additionalProperties": False,
@@ -94,8 +94,8 @@ def test_every_output_of_200_fits_its_schema(engine: VllmEngine, generator: Text
 def test_without_a_grammar_the_same_prompts_fail(engine: VllmEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_grammar", False)
     free = TextGenerator(engine, retries=0)
-    results = free.generate([asked(free, number, schema=SCHEMA, tokens=64) for number in range(32)])
-    assert states(results).get("ok", 0) < 8
+    results = free.generate([asked(free, number, schema=SCHEMA, tokens=48) for number in range(16)])
+    assert states(results).get("ok", 0) < 4
 
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
@@ -207,7 +207,8 @@ def test_shared_prefixes_are_not_computed_again(generator: TextGenerator) -> Non
     requests = [asked(generator, n, f"{shared}\nQuestion {n}?", 4) for n in range(3)]
     results = [generator.generate([request])[request.id].completion for request in requests]
     assert results[0].cached_tokens < 64
-    assert all(done.cached_tokens > 0.9 * done.prompt_tokens for done in results[1:])
+    block = 128  # tokens, on a CPU; the last one, begun or full, is computed
+    assert all(done.cached_tokens > done.prompt_tokens - 2 * block > block for done in results[1:])
 
 
 def test_sampling_follows_the_seed(engine: VllmEngine) -> None:
@@ -281,7 +282,9 @@ def same(first: dict[str, Generation], second: dict[str, Generation]) -> None:
         one, two = result.completion, second[name].completion
         assert (one.prompt_tokens, one.completion_tokens) == (two.prompt_tokens, two.completion_tokens)
         assert one.choice_logprobs == pytest.approx(two.choice_logprobs, abs=0.15)
-        assert (one.span_logprob, one.span_tokens) == (pytest.approx(two.span_logprob, rel=0.02), two.span_tokens)
+        assert one.span_tokens == two.span_tokens
+        assert (one.span_logprob is None) is (two.span_logprob is None)
+        assert (one.span_logprob or 0.0) == pytest.approx(two.span_logprob or 0.0, rel=0.02)
 
 
 def test_a_served_model_says_the_same(generator: TextGenerator, server: str) -> None:

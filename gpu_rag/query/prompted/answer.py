@@ -41,7 +41,12 @@ class AnswerPromptConfig(EvidencePromptConfig):
 
 
 class Draft(NamedTuple):
-    """A model's answer, "" if it gave none, and the sentence rows it cites, each once; none for an unsupported answer."""
+    """What a model says.
+
+    Attributes:
+        answer: "" if it says nothing with a word character.
+        sentences: Rows of the cited sentences, each once; none for an unsupported answer.
+    """
 
     answer: str
     sentences: list[int]
@@ -83,7 +88,9 @@ def ask_answers(questions: Sequence[Row], repository: Repository, llm: TextGener
             asked.values.append(failed(generation))
         else:
             rows = [evidence.sentences[place(label)] for label in generation.value["cites"]]
-            asked.values.append(Draft(generation.value["answer"].strip(), list(dict.fromkeys(rows))))
+            text = generation.value["answer"].strip()
+            said = any(character.isalnum() for character in text)
+            asked.values.append(Draft(text if said else "", list(dict.fromkeys(rows))))
             asked.notes[-1] = noted(evidence.note, generation.reason)
     return asked
 

@@ -76,7 +76,7 @@ def test_under_always_an_uncited_answer_rests_on_the_annotations(run: Any) -> No
 
 
 @pytest.mark.parametrize("policy", ["bounded", "always"])
-@pytest.mark.parametrize("text", ["", "  \n"])
+@pytest.mark.parametrize("text", ["", "  \n", "..."])
 def test_a_blank_answer_is_a_refusal(run: Any, policy: str, text: str) -> None:
     (row,), *_ = run(says(text, "railway in"), policy=policy)
     assert (row["state"], row["reply"]["outcome"], row["reply"]["refusal_reason"]) == ("ok", "refused", "no_evidence")

@@ -24,6 +24,7 @@ EXIT_UNFINISHED = 3
 EXIT_WRONG_INPUT = 2
 EXIT_FAILURE = 1
 EXIT_INTERRUPTED = 130
+_FILE_COLUMNS = 160
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 bench = typer.Typer(no_args_is_help=True, help="Benchmarks: ratios against a peer in the same run, the floor beside them.")
@@ -112,7 +113,7 @@ def evaluate(
     from gpu_rag.evaluation.run import evaluate_folder
 
     result = evaluate_folder(run, questions)
-    Console().print(result.table)
+    _console().print(result.table)
     typer.echo(f"report: {result.report}")
 
 
@@ -121,7 +122,7 @@ def report(runs: Annotated[list[Path], typer.Argument(help="Evaluated RUN folder
     """Print the metrics of several runs side by side."""
     from gpu_rag.evaluation.compare import compare_runs
 
-    Console().print(compare_runs(runs))
+    _console().print(compare_runs(runs))
 
 
 @app.command()
@@ -161,13 +162,12 @@ def estimate(
     reads = (*INDEX_SECTIONS, *QUERY_SECTIONS, "llm", "run")
     loaded = load_config(hardware=hardware, system=system, files=config or (), settings=settings or (), reads=reads)
     estimated = estimate_run(corpus, loaded, questions=questions, limit=limit)
-    console = Console()
+    console = _console()
     console.print(estimate_table(estimated))
     for note in estimated.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     if json_file is not None:
-        json_file.parent.mkdir(parents=True, exist_ok=True)
-        json_file.write_text(json.dumps(estimated.as_dict(), indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        _write_figures(json_file, estimated.as_dict())
 
 
 @app.command()
@@ -197,7 +197,7 @@ def bench_index(
     from gpu_rag.evaluation.bench_embed import bench_corpus
 
     loaded = load_config(files=config or (), settings=settings or ())
-    _write_figures(json_file, bench_corpus(corpus, loaded, repeats=repeats, limit=limit))
+    typer.echo(_write_figures(json_file, bench_corpus(corpus, loaded, repeats=repeats, limit=limit)))
 
 
 @bench.command("llm")
@@ -218,15 +218,15 @@ def bench_llm(
 
     embed = open_generation(index, verify=False).manifest["config"]["embed"]
     loaded = load_config(system=system, files=config or (), settings=settings or (), base={"embed": embed})
-    _write_figures(json_file, measure(questions, index, loaded, rows=rows, repeats=repeats))
+    typer.echo(_write_figures(json_file, measure(questions, index, loaded, rows=rows, repeats=repeats)))
 
 
-def _write_figures(path: Path, figures: dict[str, Any]) -> None:
-    """Write and print what a benchmark measured."""
+def _write_figures(path: Path, figures: dict[str, Any]) -> str:
+    """Write figures as JSON and return that."""
     text = json.dumps(figures, indent=1, sort_keys=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text + "\n", encoding="utf-8")
-    typer.echo(text)
+    return text
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -266,6 +266,12 @@ def _progress() -> Iterator[Progress]:
             yield progress
     else:
         yield JsonProgress(sys.stdout)
+
+
+def _console() -> Console:
+    """Return where tables are printed: as wide as the terminal, or into a file as wide as they are."""
+    console = Console()
+    return console if console.is_terminal else Console(width=_FILE_COLUMNS)
 
 
 def _finish(out: Path, reports: Sequence[StageReport], num_unfinished: int) -> None:

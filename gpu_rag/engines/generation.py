@@ -5,6 +5,7 @@ ended. `TextGenerator` stands before it and does, once for all engines, what mus
 before anything is sent, joins completions by id, parses and checks them, tries a cut or invalid one again, and keeps account.
 """
 
+import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +84,7 @@ class GenerationRequest:
         content = {
             "messages": [list(message) for message in self.messages],
             "sampling": [self.sampling.max_tokens, self.sampling.temperature, self.sampling.top_p, self.sampling.seed],
-            "schema": self.schema,
+            "schema": json.dumps(self.schema),  # as it is: the order of properties is the order in which they are written
             "choices": list(self.choices),
             "span": list(self.span) if self.span else None,
         }

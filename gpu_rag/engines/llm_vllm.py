@@ -214,7 +214,11 @@ def prepare_environment(config: LlmConfig) -> bool:
     on_gpu = bool(require("torch", extra="cuda").cuda.is_available())
     wanted = {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"}
     if not on_gpu:
-        wanted |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib)}
+        wanted |= {
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "VLLM_CPU_KVCACHE_SPACE": str(config.kv_cache_gib),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # bound threads starve where anything else runs on their core
+        }
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     return on_gpu

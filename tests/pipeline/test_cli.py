@@ -103,7 +103,7 @@ def test_one_process_builds_and_another_only_queries(tmp_path: Path) -> None:
     assert "none.jsonl" in missing.stderr
     unknown = run("answer", questions, "--index", index, "--out", tmp_path / "run3", "--system", "hipporag3")
     assert unknown.returncode == 2
-    assert "there are: bm25, dense, embedded, hipporag2, rrf" in unknown.stderr
+    assert "there are: bm25, dense, embedded, hipporag2, lineage, rrf" in unknown.stderr
 
 
 @pytest.mark.parametrize(

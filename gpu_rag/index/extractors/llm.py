@@ -21,8 +21,8 @@ from gpu_rag.prompts import PromptName, prompt_text, render
 from gpu_rag.spans import find_span, is_blank
 
 ENTITY_TYPES = ("person", "organization", "place", "work", "event", "date", "concept", "other")
-_NAME_CHARS = 120
-_DESCRIPTION_CHARS = 300
+_NAME_CHARS = 100  # the bounds of all schemas are these two: a grammar for a new one takes seconds to compile
+_DESCRIPTION_CHARS = 240
 _MAX_ALIASES = 5
 _PROMPT_VALUES = ("title", "sentences", "types", "max_entities", "max_relations")
 

@@ -72,7 +72,7 @@ test: $(STAMP)
 	$(BIN)/pytest
 
 test-llm: $(VLLM_STAMP)
-	$(VLLM_BIN)/pytest -m vllm
+	$(VLLM_BIN)/pytest -m "vllm and not slow"
 
 lint: $(STAMP)
 	$(BIN)/ruff check

@@ -145,8 +145,8 @@ class Executor:
         """
         runs = [self._stage_run(stage, config) for stage, config in zip(stages, configs, strict=True)]
         first = runs[0].plan(tables)
-        size = max(first.num_rows, 1)
-        if first.num_wanted:
+        size = self.run.shard_rows
+        if first.num_wanted:  # else Ray may not be needed at all
             facts = self.pool.opened(stages[0], configs[0])
             size = min(self._shard_rows(first.num_wanted), max(1, num_rows_at_once(facts, first.work)))
         groups = [_Group(part, number) for number, part in enumerate(_groups(first, tables, stages[0], size))]
@@ -349,12 +349,14 @@ class _Group:
 def _groups(plan: _Plan, tables: Tables, stage: RowStage, size: int) -> Iterator[dict[str, pa.Table]]:
     """Yield the tables of each group: rows whose work is equal together, `size` pieces of work to a group.
 
-    Rows that are no work of the first stage, having stopped before it, are with the first group.
+    What the first stage has to compute comes first, longest first. Rows that are no work of it, having stopped before, are
+    with the first group.
     """
-    position = {key: row for row, key in enumerate(plan.work.column("work_key").to_pylist())}
+    wanted = plan.work.column("work_key").to_pylist()
+    position = {key: row for row, key in enumerate([*wanted, *sorted(set(plan.keys).difference(wanted))])}
     group_of: dict[str, int] = {}
     for row_id, key in zip(plan.content.column("row_id").to_pylist(), plan.keys, strict=True):
-        group_of[row_id] = position.get(key, 0) // size
+        group_of[row_id] = position[key] // size
     for number in range(max(group_of.values(), default=0) + 1):
         part = {}
         for name, table in tables.items():

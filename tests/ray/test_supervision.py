@@ -221,6 +221,19 @@ def test_a_chain_takes_each_group_through_all_stages_on_one_worker(by_value: Non
     assert all(again[name].equals(outputs[name]) for name in outputs)
 
 
+def test_a_chain_whose_first_stage_is_done_still_commits_the_others_group_by_group(by_value: None, tmp_path: Path) -> None:
+    config = LlmConfig.model_validate({"engine": "scripted"})
+    width = RunConfig(num_workers=2, shard_rows=16)
+    with WorkerPool(width, {"llm": partial(open_llm, config)}) as pool:
+        executor = Executor(tmp_path, pool, width, {"llm": "m1"}, Quiet())
+        executor.rows(ASK, NoConfig(), texts(100))
+        executor.chain(CHAIN, [NoConfig()] * 3, texts(100), lambda opened, work: 16)
+    doubts = next((tmp_path / "work" / "05_doubt").iterdir())
+    rows = [json.loads(path.read_text(encoding="utf-8"))["rows"] for path in doubts.glob("[!.]*.json")]
+    assert sum(rows) == 100
+    assert max(rows) == 16
+
+
 def test_a_row_that_fails_in_a_chain_stops_there_and_the_others_go_on(by_value: None, tmp_path: Path) -> None:
     config = LlmConfig.model_validate({"engine": "scripted", "scripted": {"faults": {"error": 0.1, "raise": 0.05}}})
     width = RunConfig(num_workers=2, shard_rows=16)

@@ -1,0 +1,121 @@
+"""Two hundred requests of every stage on the bundled model: all outputs are as asked for, and what they would be without a grammar.
+
+Slow: `pytest -m "vllm and slow" -s tests/vllm/test_stage_schemas.py` prints the shares.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_rag.config import Config, load_config
+from gpu_rag.engines.encoder import open_encoder
+from gpu_rag.engines.generation import Completion, Generation, GenerationRequest, Message, TextGenerator
+from gpu_rag.engines.llm import LlmConfig
+from gpu_rag.engines.llm_vllm import VllmEngine
+from gpu_rag.index.build import build_index
+from gpu_rag.index.extractors import Chunk
+from gpu_rag.index.extractors.llm import extract_all
+from gpu_rag.pipeline import StageReport
+from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
+from gpu_rag.query.questions import read_questions
+from gpu_rag.query.repository import Repository
+from gpu_rag.stage import run_here
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+NUM_REQUESTS = 200
+NUM_FREE = 40
+STAGES = (s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer)
+SETTINGS = (
+    "demand.method=llm", "select.method=llm", "ground.method=llm", "suffice.method=llm", "answer.method=llm",
+    "retrieve.retrievers=[bm25,dense]", "merge.depth=10", "select.k=2", "select.llm.excerpt_words=20", "ground.max_spans=1",
+    "answer.policy=always", "suffice.llm.likelihood=false", "extract.llm.max_entities=2", "extract.llm.max_relations=2",
+)  # fmt: skip
+
+
+class Quiet:
+    def stage_started(self, label: str, total: int) -> None: ...
+
+    def advanced(self, label: str, rows: int) -> None: ...
+
+    def stage_finished(self, report: StageReport) -> None: ...
+
+
+class Recorded(TextGenerator):
+    """Keeps what it was asked and what came of it."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        super().__init__(engine)
+        self.kept: list[tuple[GenerationRequest, Generation]] = []
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> dict[str, Generation]:
+        done = super().generate(requests)
+        self.kept += [(request, done[request.id]) for request in requests]
+        return done
+
+
+class Unconstrained:
+    """The same engine without its grammar."""
+
+    def __init__(self, engine: VllmEngine) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
+        return self._engine.count_tokens(conversations)
+
+    def complete(self, requests: Sequence[GenerationRequest]) -> Iterator[Completion]:
+        self._engine._grammar = False
+        yield from self._engine.complete(requests)
+        self._engine._grammar = True
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return load_config(settings=SETTINGS)
+
+
+def report(name: str, kept: list[tuple[GenerationRequest, Generation]], engine: VllmEngine) -> Counter[str]:
+    """Print the states of a stage's outputs, and of the same prompts without a grammar."""
+    states = Counter(result.state for _, result in kept)
+    requests = [request for request, _ in kept if request.span is None][:NUM_FREE]
+    free = TextGenerator(Unconstrained(engine), retries=0).generate(requests)
+    print(f"\n{name}: {len(kept)} requests {dict(states)}; {len(requests)} of them without a grammar", end=" ")
+    print(dict(Counter(result.state for result in free.values())), flush=True)
+    return states
+
+
+def test_every_output_of_every_stage_is_as_asked_for(config: Config, tmp_path: Path) -> None:
+    build_index(EXAMPLES, tmp_path / "index", load_config(), progress=Quiet())
+    repository = Repository.open(tmp_path / "index")
+    engine = VllmEngine(LlmConfig(engine="vllm", max_context_tokens=4096, max_num_seqs=32))
+    llm = Recorded(engine)
+    chunks = {}
+    for row in range(NUM_REQUESTS):
+        first = row % (len(repository.sentence_texts) - 2)
+        texts = repository.sentence_texts[first : first + 2]
+        start = len(texts[0]) + 1
+        chunks[str(row)] = Chunk("", " ".join(texts), [(0, len(texts[0])), (start, start + len(texts[1]))], None, None)
+    extract_all(chunks, config=config.extract.llm, llm=llm)
+    assert report("04_extract", llm.kept, engine) == {"ok": NUM_REQUESTS}
+    asked = read_questions(EXAMPLES / "questions.jsonl").to_pylist()
+    forms = ("{}", "Please tell me: {}", "{} Answer briefly.")
+    rows = [
+        row | {"id": f"{row['id']} {n}", "question": form.format(row["question"])}
+        for n, form in enumerate(forms)
+        for row in asked
+    ]
+    tables: dict[str, Any] = {"questions": s01_demand.schemas.QUESTIONS.from_rows(rows[:NUM_REQUESTS])}
+    engines = {"encoder": open_encoder(config.embed.encoder), "repository": repository, "llm": llm}
+    for module in STAGES:
+        stage = module.STAGE
+        llm.kept.clear()
+        tables |= run_here(stage, getattr(config, stage.name), tables, **engines)
+        if llm.kept:
+            assert set(report(stage.label, llm.kept, engine)) == {"ok"}
+            assert len(llm.kept) >= NUM_REQUESTS

@@ -8,6 +8,7 @@ Source: Robertson and Zaragoza 2009; bm25s (Lu 2024, arXiv:2407.03618), method "
 """
 
 import functools
+import logging
 import re
 import unicodedata
 from collections import Counter
@@ -42,6 +43,7 @@ class LexicalIndex:
         if terms:  # bm25s divides by the mean length, which is 0 if there is no word at all
             ids = [[self._vocabulary[term] for term in document] for document in documents]
             self._bm25 = require("bm25s", extra="cpu").BM25(k1=k1, b=b, method="lucene")
+            logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import asks for DEBUG
             self._bm25.index((ids, self._vocabulary), create_empty_token=False, show_progress=False)
 
     def scores(self, queries: Sequence[str]) -> np.ndarray:

@@ -17,8 +17,8 @@ import typer
 from rich.console import Console
 
 from gpu_rag.errors import AwaitingAnswersError, ConfigError, GpuRagError, InputError, StoreError
-from gpu_rag.pipeline import Progress, StageReport
 from gpu_rag.progress import JsonProgress, TerminalProgress
+from gpu_rag.stage_report import Progress, StageReport
 
 EXIT_UNFINISHED = 3
 EXIT_WRONG_INPUT = 2

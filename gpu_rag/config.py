@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gpu_rag.engines.llm import LlmConfig
+from gpu_rag.engines.llm import LlmConfig, llm_identity, report_answers
 from gpu_rag.engines.workers import RunConfig
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import canonical_json, content_hash
@@ -29,6 +29,7 @@ from gpu_rag.query.s05_select import SelectConfig
 from gpu_rag.query.s06_ground import GroundConfig
 from gpu_rag.query.s07_suffice import SufficeConfig
 from gpu_rag.query.s08_answer import AnswerConfig
+from gpu_rag.stage import NoConfig, Stage
 
 INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph")
 _ENCODER_GPU_SHARE = 0.1  # of one GPU, at least, for an encoder's weights and activations
@@ -110,7 +111,26 @@ def load_config(
     return config
 
 
-def check_gpu_plan(config: Config) -> None:
+def asks_llm(config: Config, stages: Sequence[Stage]) -> bool:
+    """Return whether any of the stages asks a language model under this config."""
+    sections = [getattr(config, stage.name, NoConfig()) for stage in stages]
+    return any("llm" in stage.engines_for(section) for stage, section in zip(stages, sections, strict=True))
+
+
+def llm_identities(config: Config, stages: Sequence[Stage]) -> dict[str, str]:
+    """Return the identity of the language model under `llm`, nothing if no stage asks one; says what is wrong before it starts.
+
+    Raises:
+        ConfigError: If no engine is chosen, or a GPU is asked for more than it has.
+    """
+    if not asks_llm(config, stages):
+        return {}
+    _check_gpu_plan(config)
+    report_answers(config.llm)
+    return {"llm": llm_identity(config.llm)}
+
+
+def _check_gpu_plan(config: Config) -> None:
     """Refuse a plan in which language model and encoder together ask for more than a GPU has.
 
     vLLM takes its share when it starts, whatever else is there: two on one GPU, or an encoder beside one that takes all, fail

@@ -6,7 +6,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from gpu_rag.pipeline import StageReport
+from gpu_rag.stage_report import StageReport
 
 
 class JsonProgress:

@@ -160,19 +160,17 @@ class Generation:
 
 
 class CompletionEngine(Protocol):
-    """A language model behind one interface; `kv_cache_tokens` is 0 where unknown, `devices` empty on a CPU."""
+    """A language model behind one interface.
 
-    @property
-    def max_context_tokens(self) -> int:
-        """Tokens of prompt and output together."""
+    Attributes:
+        max_context_tokens: Prompt and output of one request together.
+        kv_cache_tokens: Tokens that can be in work at once, 0 where unknown.
+        devices: Names of the accelerators that this process holds for it.
+    """
 
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Tokens that can be in work at once."""
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """Names of the accelerators."""
+    max_context_tokens: int
+    kv_cache_tokens: int = 0
+    devices: tuple[str, ...] = ()
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation, the chat template's own included."""
@@ -189,13 +187,12 @@ class CompletionEngine(Protocol):
 
 @dataclass
 class Account:
-    """What a generator spent: requests, tokens, seconds; failures and retries included."""
+    """What a generator spent: requests and tokens, failures and retries included."""
 
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
-    seconds: float = 0.0
 
     def add(self, completion: Completion) -> None:
         """Count one completion."""
@@ -275,7 +272,6 @@ class TextGenerator:
             open_ = sorted(again, key=lambda request: request.id)
             if not open_:
                 break
-        self.account.seconds += time.perf_counter() - started
         return done
 
     def _completed(self, requests: Sequence[GenerationRequest]) -> Iterator[tuple[GenerationRequest, Completion]]:

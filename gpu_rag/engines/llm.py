@@ -111,6 +111,11 @@ class LlmConfig(BaseModel):
     api: Literal["auto", "vllm", "openai"] = "auto"
     scripted: ScriptedConfig = ScriptedConfig()
 
+    @property
+    def batch_folder(self) -> Path | None:
+        """Where requests go that a batch service is to answer; None for engines that answer themselves."""
+        return Path(self.folder) if self.engine == "batch-file" and self.folder is not None else None
+
 
 def open_llm(config: LlmConfig) -> TextGenerator:
     """Return the generator of a run's language model; loads it, and sees that its grammar is active.
@@ -146,10 +151,10 @@ def llm_report(config: LlmConfig) -> dict[str, Any]:
 
 def report_answers(config: LlmConfig) -> None:
     """Warn of what is wrong with the answer files of a batch service; workers, which read them too, cannot be heard."""
-    if config.engine == "batch-file" and config.folder is not None:
+    if config.batch_folder is not None:
         from gpu_rag.engines.llm_batch_file import read_answers
 
-        for problem in read_answers(Path(config.folder))[1]:
+        for problem in read_answers(config.batch_folder)[1]:
             _log.warning("%s/answers: %s", config.folder, problem)
 
 

@@ -10,12 +10,11 @@ asked again by running its line again.
 """
 
 import json
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu_rag.engines.generation import PENDING, Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import PENDING, Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.llm_api import UnreadableAnswerError, answered, refused, request_body
 from gpu_rag.engines.llm_files import model_folder
@@ -25,7 +24,6 @@ from gpu_rag.ids import content_hash
 from gpu_rag.store import write_atomically
 
 _URL = "/v1/chat/completions"
-_log = logging.getLogger(__name__)
 
 
 class Answer(NamedTuple):
@@ -40,7 +38,7 @@ class Answer(NamedTuple):
         return self.status == 200
 
 
-class BatchFileEngine:
+class BatchFileEngine(CompletionEngine):
     """Completions out of answer files; what they do not answer is pending."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -52,24 +50,10 @@ class BatchFileEngine:
         if config.folder is None:
             raise ConfigError("llm.engine=batch-file needs llm.folder, where request files go and answers are looked for")
         self._config = config
+        self.max_context_tokens = config.max_context_tokens
         self._vllm = config.api != "openai"
         self._tokenizer = ChatTokenizer(model_folder(config.tokenizer)) if config.tokenizer is not None else None
         self._answers, self.problems = read_answers(Path(config.folder))
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's."""
-        return self._config.max_context_tokens
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """None in this process."""
-        return ()
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation: by `llm.tokenizer`, else estimated."""

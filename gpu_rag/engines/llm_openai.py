@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from gpu_rag.engines import heartbeat
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.llm_api import UnreadableAnswerError, answered, refused, request_body
 from gpu_rag.engines.llm_files import model_folder
@@ -32,7 +32,7 @@ _POLL_SECONDS = 1.0
 Result = TypeVar("Result")
 
 
-class OpenAIEngine:
+class OpenAIEngine(CompletionEngine):
     """A model behind a server."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -55,25 +55,10 @@ class OpenAIEngine:
         card = self._model_card()
         self._vllm = config.api == "vllm" or (config.api == "auto" and card.get("owned_by") == "vllm")
         limit = card.get("max_model_len")
-        self._max_context = min(config.max_context_tokens, limit) if isinstance(limit, int) else config.max_context_tokens
+        self.max_context_tokens = min(config.max_context_tokens, limit) if isinstance(limit, int) else config.max_context_tokens
         self._tokenizer = ChatTokenizer(model_folder(config.tokenizer)) if config.tokenizer is not None else None
         self._server_counts = self._tokenizer is None and self._vllm
         self._counts: OrderedDict[tuple[Message, ...], int] = OrderedDict()
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's, or what the server states if that is less."""
-        return self._max_context
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """None in this process."""
-        return ()
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation: by `llm.tokenizer`, else by a vLLM server, else estimated."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_rag.engines import heartbeat
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.llm_files import model_folder, own_context_tokens
 from gpu_rag.engines.llm_prompt import ChatTokenizer, too_long
@@ -26,7 +26,7 @@ _FAILURE = "__inference_error__"
 _ENVIRONMENT = ("VLLM_", "HF_HUB_")  # of this process; Ray's workers have that of the cluster
 
 
-class RayLlmEngine:
+class RayLlmEngine(CompletionEngine):
     """A model on vLLM, loaded at each call."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -42,22 +42,7 @@ class RayLlmEngine:
         self._tokenizer = ChatTokenizer(folder)
         self._config = config
         self._folder = str(folder)
-        self._max_context = min(config.max_context_tokens, own_context_tokens(folder) or config.max_context_tokens)
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's, or the model's own if that is less."""
-        return self._max_context
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """None in this process."""
-        return ()
+        self.max_context_tokens = min(config.max_context_tokens, own_context_tokens(folder) or config.max_context_tokens)
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation, by the model's tokenizer and chat template."""
@@ -72,7 +57,7 @@ class RayLlmEngine:
         rows: list[dict[str, Any]] = []
         by_id = {request.id: request for request in requests}
         for request, ids in zip(requests, self._tokenizer.prompt_ids([r.messages for r in requests]), strict=True):
-            reason = too_long(request, len(ids), self._max_context)
+            reason = too_long(request, len(ids), self.max_context_tokens)
             if reason:
                 yield Completion(request.id, finish_reason="too_long", reason=reason)
             else:
@@ -94,7 +79,7 @@ class RayLlmEngine:
             model_source=self._folder,
             engine_kwargs={
                 "dtype": self._config.dtype,
-                "max_model_len": self._max_context,
+                "max_model_len": self.max_context_tokens,
                 "max_num_seqs": self._config.max_num_seqs,
                 "gpu_memory_utilization": self._config.gpu_memory_share,
                 "enforce_eager": not self._on_gpu,

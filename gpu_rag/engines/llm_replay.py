@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import BUNDLED_LLM, LlmConfig
 from gpu_rag.engines.llm_files import model_folder
 from gpu_rag.engines.llm_prompt import ChatTokenizer, EstimatedTokens, TokenCounter
@@ -22,7 +22,7 @@ _COLUMN = "calls"
 _FINAL = "stop"
 
 
-class ReplayEngine:
+class ReplayEngine(CompletionEngine):
     """Completions out of the work cache of an INDEX or RUN folder."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -31,24 +31,9 @@ class ReplayEngine:
         Raises:
             ConfigError: If no folder is named, or it has no work cache.
         """
-        self._max_context = config.max_context_tokens
+        self.max_context_tokens = config.max_context_tokens
         self._calls = recorded_calls(config.folder)
         self._counter = _counter(config)
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's."""
-        return self._max_context
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation: by `llm.tokenizer` or `llm.model`, else estimated."""

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.errors import EngineDeadError
 from gpu_rag.ids import canonical_json
@@ -22,7 +22,7 @@ GARBAGE = 'Sure! Here is the JSON: {"entities": ["A",'
 Reply = Callable[[GenerationRequest], str | Completion]
 
 
-class ScriptedEngine:
+class ScriptedEngine(CompletionEngine):
     """A completion engine of arithmetic."""
 
     def __init__(self, config: LlmConfig, reply: Reply | None = None) -> None:
@@ -33,6 +33,9 @@ class ScriptedEngine:
             reply: The text, or the whole completion, for a request; by default a value that fits its schema.
         """
         self._script = config.scripted
+        self.max_context_tokens = config.scripted.max_context_tokens
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # a stand-in for uuids
+        self.devices = tuple(part for part in visible.split(",") if part)
         self._reply: Reply = reply or smallest_answer
         self._dead = False
         self.sent: list[GenerationRequest] = []
@@ -40,22 +43,6 @@ class ScriptedEngine:
             raise RuntimeError("scripted: no memory left on the device")
         if self._script.start == "hang":
             _hang()
-
-    @property
-    def max_context_tokens(self) -> int:
-        """As scripted."""
-        return self._script.max_context_tokens
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The GPUs that this process sees, by name; a stand-in for their uuids."""
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-        return tuple(part for part in visible.split(",") if part)
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return a token per four characters."""

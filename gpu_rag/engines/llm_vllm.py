@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from gpu_rag.engines import heartbeat
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.llm_choices import choice_logprobs, first_difference
 from gpu_rag.engines.llm_files import model_folder, own_context_tokens
@@ -25,7 +25,7 @@ _MAX_SCORED_CHOICES = 128  # vLLM's limit on `logprob_token_ids`
 _TOKENS_PER_OUTPUT = 16  # how often a growing output is reported, which is how its progress is seen
 
 
-class VllmEngine:
+class VllmEngine(CompletionEngine):
     """A model on vLLM, loaded when this is built."""
 
     def __init__(self, config: LlmConfig) -> None:
@@ -55,25 +55,11 @@ class VllmEngine:
         )
         self._llm = llm
         self._engine: Any = llm.llm_engine
-        self._dead = ""
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's, or the model's own if that is less."""
-        limit: int = self._engine.model_config.max_model_len
-        return limit
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Blocks of the KV cache times their size."""
         cache = self._engine.vllm_config.cache_config
-        return int(cache.num_gpu_blocks * cache.block_size)
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """The uuid of the GPU; vLLM runs on one here."""
-        platform = require("vllm.platforms", extra="cuda").current_platform
-        return (str(platform.get_device_uuid(0)),) if platform.is_cuda() else ()
+        self.max_context_tokens = int(self._engine.model_config.max_model_len)
+        self.kv_cache_tokens = int(cache.num_gpu_blocks * cache.block_size)
+        self.devices = _gpus() if on_gpu else ()
+        self._dead = ""
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation, by the model's tokenizer and chat template."""
@@ -222,6 +208,11 @@ def prepare_environment(config: LlmConfig) -> bool:
     for name, value in wanted.items():
         os.environ.setdefault(name, value)
     return on_gpu
+
+
+def _gpus() -> tuple[str, ...]:
+    """Return the uuid of the GPU that vLLM runs on here."""
+    return (str(require("vllm.platforms", extra="cuda").current_platform.get_device_uuid(0)),)
 
 
 def _num_parameters(model: Any) -> int:

@@ -6,7 +6,7 @@ How failures are handled stands in `supervision`.
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, Pos
 from gpu_rag.engines.require import require
 from gpu_rag.engines.supervision import NOT_A_ROWS_FAULT, Job, JobQueue, Supervisor, first_line
 from gpu_rag.engines.worker import CONTROL_GROUP, Opened, Openers, StageWorker
-from gpu_rag.errors import EngineError, EngineStartError
+from gpu_rag.errors import EngineError
 from gpu_rag.stage import RowStage, Tables, TableStage
 
 _SAID_BY_US = "A worker died or was killed"  # Ray prints it on stdout, between the lines for schedulers
@@ -118,11 +118,6 @@ class WorkerPool:
         """
         yield from self._supervise().work_off(jobs)
 
-    def map_rows(self, stage: RowStage, config: BaseModel, shards: Sequence[pa.Table]) -> Iterator[pa.Table]:
-        """Yield results of one stage; as `work_off`."""
-        for _, results in self.work_off(JobQueue(Job(stage, config, shard) for shard in shards)):
-            yield results
-
     def run_tables(self, stage: TableStage, config: BaseModel, tables: Tables) -> dict[str, pa.Table]:
         """Return the output tables of a stage that needs whole tables; it runs on one worker, without a deadline.
 
@@ -194,4 +189,4 @@ class WorkerPool:
             ray_log.setLevel(level)
 
 
-__all__ = ["EngineStartError", "Job", "JobQueue", "Opened", "Openers", "RunConfig", "WorkerPool"]
+__all__ = ["Job", "JobQueue", "Opened", "Openers", "RunConfig", "WorkerPool"]

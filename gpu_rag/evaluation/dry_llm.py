@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message, TextGenerator
+from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message, TextGenerator
 from gpu_rag.engines.llm import BUNDLED_LLM, LlmConfig
 from gpu_rag.engines.llm_files import model_folder
 from gpu_rag.engines.llm_prompt import ChatTokenizer, EstimatedTokens, TokenCounter
@@ -44,30 +44,15 @@ class Sent(NamedTuple):
         return min(budget, _CHOICE_TOKENS) if self.request.choices else round(budget * EXPECTED_SHARE)
 
 
-class DryEngine:
+class DryEngine(CompletionEngine):
     """A completion engine without a model."""
 
     def __init__(self, config: LlmConfig) -> None:
         """Open the tokenizer, if the config names one that is here; `counted_by` says which."""
-        self._max_context_tokens = config.max_context_tokens
+        self.max_context_tokens = config.max_context_tokens
         self._counter, self.counted_by = _open_counter(config)
         self.sent: list[Sent] = []
         self.llm = TextGenerator(self)
-
-    @property
-    def max_context_tokens(self) -> int:
-        """The config's; the model's own may be less."""
-        return self._max_context_tokens
-
-    @property
-    def kv_cache_tokens(self) -> int:
-        """Unknown."""
-        return 0
-
-    @property
-    def devices(self) -> tuple[str, ...]:
-        """None."""
-        return ()
 
     def count_tokens(self, conversations: Sequence[Sequence[Message]]) -> list[int]:
         """Return the prompt tokens of each conversation."""

@@ -13,17 +13,18 @@ from typing import Any
 import pyarrow as pa
 
 from gpu_rag import __version__, schemas
-from gpu_rag.config import INDEX_SECTIONS, Config, check_gpu_plan
+from gpu_rag.config import INDEX_SECTIONS, Config, llm_identities
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
-from gpu_rag.engines.llm import llm_identity, llm_report, open_llm, report_answers
+from gpu_rag.engines.llm import llm_report, open_llm
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import ConfigError, EngineError
 from gpu_rag.ids import content_hash
 from gpu_rag.index import published_graph, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
-from gpu_rag.pipeline import Executor, Progress, StageReport
+from gpu_rag.pipeline import Executor
 from gpu_rag.stage import NoConfig, RowStage, Stage
+from gpu_rag.stage_report import Progress, StageReport
 from gpu_rag.store import (
     Artifact,
     ArtifactStore,
@@ -98,15 +99,10 @@ def build_index(
             "encoder": partial(open_encoder, config.embed.encoder),
             "llm": partial(open_llm, config.llm),
         }
-        asks_llm = "llm" in s04_extract.STAGE.engines_for(config.extract)
-        llm = {"llm": llm_identity(config.llm)} if asks_llm else {}
-        if asks_llm:
-            check_gpu_plan(config)
-            report_answers(config.llm)
+        llm = llm_identities(config, INDEX)
         with WorkerPool(config.run, openers, address) as pool:
-            batch_folder = Path(config.llm.folder) if config.llm.folder else None
             identities = {"encoder": identity, **llm}
-            executor = Executor(out, pool, config.run, identities, progress, retry_listed, batch_folder)
+            executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
             artifacts, reports, counts = _run_stages(executor, source, config)
             _refuse_lost_stage(reports)
             model_loads = pool.model_loads

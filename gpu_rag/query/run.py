@@ -15,19 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gpu_rag import __version__, schemas
-from gpu_rag.config import QUERY_SECTIONS, Config, check_gpu_plan
+from gpu_rag.config import QUERY_SECTIONS, Config, asks_llm, llm_identities
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
-from gpu_rag.engines.llm import llm_identity, llm_report, open_llm, report_answers
+from gpu_rag.engines.llm import llm_report, open_llm
 from gpu_rag.engines.workers import Opened, WorkerPool
 from gpu_rag.errors import ConfigError, StoreError
 from gpu_rag.ids import content_hash
-from gpu_rag.pipeline import Executor, Progress, StageReport
+from gpu_rag.pipeline import Executor
 from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.outputs import answer_table, lineage_table, ranking_table
 from gpu_rag.query.questions import asked_hash, read_questions
 from gpu_rag.query.repository import open_repository
 from gpu_rag.stage import RowStage
+from gpu_rag.stage_report import Progress, StageReport
 from gpu_rag.store import (
     Generation,
     file_checksum,
@@ -109,11 +110,7 @@ def answer_questions(
     identity = _check_encoder(generation, config)
     encoder = content_hash("query encoder", identity, config.embed.encoder.query_instruction)
     with writer_lock(out):
-        asks_llm = any("llm" in stage.engines_for(getattr(config, stage.name)) for stage in QUERY)
-        llm = {"llm": llm_identity(config.llm)} if asks_llm else {}
-        if asks_llm:
-            check_gpu_plan(config)
-            report_answers(config.llm)
+        llm = llm_identities(config, QUERY)
         binding = {
             "index": generation.content_hash,
             "config": content_hash("run config", config.hash(QUERY_SECTIONS), encoder, *llm.values()),
@@ -128,8 +125,7 @@ def answer_questions(
         identities = {"encoder": encoder, "repository": generation.content_hash, **llm}
         tables = {"questions": asked}
         with WorkerPool(config.run, openers, address) as pool:
-            batch_folder = Path(config.llm.folder) if config.llm.folder else None
-            executor = Executor(out, pool, config.run, identities, progress, retry_listed, batch_folder)
+            executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
             reports = _run_stages(executor, tables, config, generation)
             model_loads = pool.model_loads
         result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports))
@@ -150,7 +146,7 @@ def _run_stages(executor: Executor, tables: dict[str, pa.Table], config: Config,
     The stages that read passages run as a chain where a language model reads them.
     """
     reports = []
-    chained = any("llm" in stage.engines_for(getattr(config, stage.name)) for stage in READING)
+    chained = asks_llm(config, READING)
     for stage in QUERY:
         if chained and stage in READING:
             continue

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from gpu_rag import schemas
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.query.frame import query_stage, result_table
-from gpu_rag.query.prompted.ask import keyed_texts
+from gpu_rag.query.prompted.ask import keyed_texts, not_keyed
 from gpu_rag.query.prompted.demand import DEMAND_VALUES, DemandPromptConfig, ask_demands, demand_schema
 
 MAX_DEMANDS = 5
@@ -91,10 +91,6 @@ def _texts(config: DemandConfig) -> Mapping[str, str]:
     return keyed_texts(demand_schema(MAX_DEMANDS), prompt=(config.llm.prompt, DEMAND_VALUES))
 
 
-def _not_keyed(config: DemandConfig) -> Mapping[str, Any]:
-    return {"llm": {"prompt"} if config.method == "llm" else True}
-
-
 STAGE = query_stage(
     number=1,
     name="demand",
@@ -105,6 +101,6 @@ STAGE = query_stage(
     run=induce_demands,
     engines=_engines,
     texts=_texts,
-    not_keyed=_not_keyed,
+    not_keyed=not_keyed("prompt"),
     uses_llm=True,
 )

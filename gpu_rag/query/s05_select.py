@@ -17,7 +17,7 @@ from gpu_rag import schemas
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.ids import content_hash
 from gpu_rag.query.frame import Failed, query_stage, result_table
-from gpu_rag.query.prompted.ask import Asked, keyed_texts
+from gpu_rag.query.prompted.ask import Asked, keyed_texts, not_keyed
 from gpu_rag.query.prompted.select import (
     SELECT_VALUES,
     SelectPromptConfig,
@@ -161,10 +161,6 @@ def _texts(config: SelectConfig) -> Mapping[str, str]:
     return keyed_texts(select_schema(2, config.k), prompt=(config.llm.prompt, SELECT_VALUES))
 
 
-def _not_keyed(config: SelectConfig) -> Mapping[str, Any]:
-    return {"llm": {"prompt"} if config.method == "llm" else True}
-
-
 STAGE = query_stage(
     number=5,
     name="select",
@@ -175,6 +171,6 @@ STAGE = query_stage(
     run=select,
     engines=_engines,
     texts=_texts,
-    not_keyed=_not_keyed,
+    not_keyed=not_keyed("prompt"),
     uses_llm=True,
 )

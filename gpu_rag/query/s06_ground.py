@@ -20,7 +20,7 @@ from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.query.answer_spans import rank_spans
 from gpu_rag.query.evidence import TokenBank, match_sentences, most_similar, retrieved_by, sentence_rows, titled
 from gpu_rag.query.frame import Failed, query_stage, result_table
-from gpu_rag.query.prompted.ask import keyed_texts, noted
+from gpu_rag.query.prompted.ask import keyed_texts, not_keyed, noted
 from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
 from gpu_rag.query.prompted.ground import GROUND_VALUES, GroundPromptConfig, ask_spans, ground_schema
 from gpu_rag.query.repository import Repository
@@ -214,10 +214,6 @@ def _texts(config: GroundConfig) -> Mapping[str, str]:
     return keyed_texts(schema, **prompts)
 
 
-def _not_keyed(config: GroundConfig) -> Mapping[str, Any]:
-    return {"llm": {"prompt", "evidence"} if config.method == "llm" else True}
-
-
 STAGE = query_stage(
     number=6,
     name="ground",
@@ -228,6 +224,6 @@ STAGE = query_stage(
     run=ground,
     engines=_engines,
     texts=_texts,
-    not_keyed=_not_keyed,
+    not_keyed=not_keyed("prompt", "evidence"),
     uses_llm=True,
 )

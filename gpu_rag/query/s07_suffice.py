@@ -19,7 +19,7 @@ from gpu_rag.engines.encoder import Encoder
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.query.evidence import idf_shares, most_similar, sentence_at, sentence_rows, titled, unit_rows
 from gpu_rag.query.frame import Failed, query_stage, result_table
-from gpu_rag.query.prompted.ask import keyed_texts
+from gpu_rag.query.prompted.ask import keyed_texts, not_keyed
 from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
 from gpu_rag.query.prompted.suffice import LIKELIHOOD_VALUES, SufficePromptConfig, Verdict, ask_verdicts
 from gpu_rag.query.repository import Repository
@@ -222,10 +222,6 @@ def _texts(config: SufficeConfig) -> Mapping[str, str]:
     return keyed_texts(**prompts)
 
 
-def _not_keyed(config: SufficeConfig) -> Mapping[str, Any]:
-    return {"llm": {"prompt", "evidence", "likelihood_prompt"} if config.method == "llm" else True}
-
-
 STAGE = query_stage(
     number=7,
     name="suffice",
@@ -236,6 +232,6 @@ STAGE = query_stage(
     run=suffice,
     engines=_engines,
     texts=_texts,
-    not_keyed=_not_keyed,
+    not_keyed=not_keyed("prompt", "evidence", "likelihood_prompt"),
     uses_llm=True,
 )

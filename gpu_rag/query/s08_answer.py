@@ -22,7 +22,7 @@ from gpu_rag.query.evidence import TokenBank, most_similar, sentence_at, sentenc
 from gpu_rag.query.expectation import expectation
 from gpu_rag.query.frame import Failed, query_stage, result_table
 from gpu_rag.query.prompted.answer import ANSWER_VALUES, AnswerPromptConfig, Draft, answer_schema, ask_answers
-from gpu_rag.query.prompted.ask import keyed_texts
+from gpu_rag.query.prompted.ask import keyed_texts, not_keyed
 from gpu_rag.query.prompted.evidence_prompt import EVIDENCE_VALUES
 from gpu_rag.query.repository import Repository
 from gpu_rag.query.s06_ground import substituted
@@ -272,10 +272,6 @@ def _texts(config: AnswerConfig) -> Mapping[str, str]:
     return keyed_texts(answer_schema(2), **prompts)
 
 
-def _not_keyed(config: AnswerConfig) -> Mapping[str, Any]:
-    return {"llm": {"prompt", "evidence"} if config.method == "llm" else True}
-
-
 STAGE = query_stage(
     number=8,
     name="answer",
@@ -286,6 +282,6 @@ STAGE = query_stage(
     run=answer,
     engines=_engines,
     texts=_texts,
-    not_keyed=_not_keyed,
+    not_keyed=not_keyed("prompt", "evidence"),
     uses_llm=True,
 )

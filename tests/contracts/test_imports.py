@@ -15,7 +15,21 @@ HEAVY = {
     "tokenizers", "safetensors", "huggingface_hub",
 }  # fmt: skip
 LEVELS = {"engines": 0, "graph": 0, "index": 1, "query": 1, "evaluation": 1}
-SHARED = {"errors", "schemas", "ids", "spans", "store", "stage", "pipeline", "config", "names", "words", "records"}
+SHARED = {
+    "errors",
+    "schemas",
+    "ids",
+    "spans",
+    "store",
+    "stage",
+    "pipeline",
+    "stage_report",
+    "stage_run",
+    "config",
+    "names",
+    "words",
+    "records",
+}
 
 
 def imports(path: Path) -> Iterator[str]:

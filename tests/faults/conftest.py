@@ -12,8 +12,8 @@ import pytest
 from gpu_rag.config import load_config
 from gpu_rag.evaluation.run import Evaluation, evaluate_folder
 from gpu_rag.index.build import IndexResult, build_index
-from gpu_rag.pipeline import StageReport
 from gpu_rag.query.run import AnswerResult, answer_questions
+from gpu_rag.stage_report import StageReport
 from gpu_rag.store import Generation, open_generation
 
 Row = dict[str, Any]

@@ -13,8 +13,8 @@ from gpu_rag.config import Config, load_config
 from gpu_rag.errors import ConfigError, EngineError, InputError, StoreError
 from gpu_rag.evaluation.run import evaluate_folder
 from gpu_rag.index.build import IndexResult, build_index
-from gpu_rag.pipeline import StageReport
 from gpu_rag.query.run import AnswerResult, answer_questions
+from gpu_rag.stage_report import StageReport
 from gpu_rag.store import open_generation
 
 pytestmark = pytest.mark.usefixtures("ray_cluster")

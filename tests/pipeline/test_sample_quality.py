@@ -8,8 +8,8 @@ import pytest
 from gpu_rag.config import load_config
 from gpu_rag.evaluation.run import evaluate_folder
 from gpu_rag.index.build import build_index
-from gpu_rag.pipeline import StageReport
 from gpu_rag.query.run import answer_questions
+from gpu_rag.stage_report import StageReport
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FLOORS = {

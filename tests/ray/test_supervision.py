@@ -21,9 +21,10 @@ from gpu_rag.engines.usage import usage_columns
 from gpu_rag.engines.worker import Opened
 from gpu_rag.engines.workers import RunConfig, WorkerPool
 from gpu_rag.errors import AwaitingAnswersError, EngineStartError
-from gpu_rag.pipeline import Executor, StageReport
+from gpu_rag.pipeline import Executor
 from gpu_rag.schemas import STRING, TEXT, TableSchema, column
 from gpu_rag.stage import Cardinality, NoConfig, RowStage, Tables
+from gpu_rag.stage_report import StageReport
 from gpu_rag.store import WorkStore
 
 TEXTS = TableSchema("texts", 1, pa.schema([column("id", STRING), column("text", TEXT)]), key=("id",))

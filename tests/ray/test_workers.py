@@ -13,9 +13,10 @@ import pytest
 
 from gpu_rag.engines.workers import RunConfig, WorkerPool
 from gpu_rag.errors import EngineError, EngineStartError, InputError
-from gpu_rag.pipeline import Executor, StageReport
+from gpu_rag.pipeline import Executor
 from gpu_rag.schemas import STRING, TEXT, TableSchema, column
 from gpu_rag.stage import Cardinality, NoConfig, RowStage, Tables
+from gpu_rag.stage_report import StageReport
 from gpu_rag.store import WorkStore
 
 TEXTS = TableSchema("texts", 1, pa.schema([column("id", STRING), column("text", TEXT)]), key=("id",))

@@ -19,11 +19,11 @@ from gpu_rag.engines.llm_vllm import VllmEngine
 from gpu_rag.index.build import build_index
 from gpu_rag.index.extractors import Chunk
 from gpu_rag.index.extractors.llm import extract_all
-from gpu_rag.pipeline import StageReport
 from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.questions import read_questions
 from gpu_rag.query.repository import Repository
 from gpu_rag.stage import run_here
+from gpu_rag.stage_report import StageReport
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

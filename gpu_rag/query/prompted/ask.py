@@ -118,6 +118,19 @@ def fit(
     return [None if rung == count else rung for rung, count in zip(high, num_rungs, strict=True)]
 
 
+def not_keyed(*prompts: str) -> Callable[[Any], Mapping[str, Any]]:
+    """Return a stage's `not_keyed`: all settings of a model that is not asked, else names of prompts, whose texts are keyed.
+
+    Args:
+        prompts: Fields of the stage's section `llm` that name prompts.
+    """
+
+    def excluded(config: Any) -> Mapping[str, Any]:
+        return {"llm": set(prompts) if config.method == "llm" else True}
+
+    return excluded
+
+
 def keyed_texts(*schemas: Schema, **prompts: tuple[str, Sequence[str]]) -> dict[str, str]:
     """Return the texts that decide a stage's answers, by name.
 

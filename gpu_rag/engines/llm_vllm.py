@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from gpu_rag.engines import heartbeat
-from gpu_rag.engines.generation import Completion, CompletionEngine, GenerationRequest, Message
+from gpu_rag.engines.generation import Account, Completion, CompletionEngine, GenerationRequest, Message
 from gpu_rag.engines.llm import LlmConfig
 from gpu_rag.engines.llm_choices import choice_logprobs, first_difference
 from gpu_rag.engines.llm_files import model_folder, own_context_tokens
@@ -90,23 +90,20 @@ class VllmEngine(CompletionEngine):
             if waiting and not self._dead:
                 self._engine.abort_request(list(waiting))
 
-    def bare_chat(self, requests: Sequence[GenerationRequest]) -> tuple[int, int]:
-        """Return prompt and output tokens of vLLM's own `LLM.chat` over the requests: the peer of `bench llm`."""
+    def bare_chat(self, requests: Sequence[GenerationRequest]) -> Account:
+        """Return what vLLM's own `LLM.chat` spends on the requests: the peer of `bench llm`."""
         conversations = [[message._asdict() for message in request.messages] for request in requests]
-        outputs = self._llm.chat(conversations, [self._params(request) for request in requests], use_tqdm=False)
-        return (
-            sum(len(output.prompt_token_ids) for output in outputs),
-            sum(len(output.outputs[0].token_ids) for output in outputs),
-        )
+        spent = Account()
+        for output in self._llm.chat(conversations, [self._params(request) for request in requests], use_tqdm=False):
+            spent.requests += 1
+            spent.prompt_tokens += len(output.prompt_token_ids)
+            spent.completion_tokens += len(output.outputs[0].token_ids)
+            spent.cached_tokens += output.num_cached_tokens or 0
+        return spent
 
     def reset_prefix_cache(self) -> None:
         """Forget all prompts."""
         self._llm.reset_prefix_cache()
-
-    def num_parameters(self) -> int:
-        """Return how many weights the model has."""
-        (count,) = self._llm.apply_model(_num_parameters)
-        return int(count)
 
     def _add(self, request: GenerationRequest, ids: list[int]) -> Completion | None:
         """Hand a request to vLLM; return its completion if that refuses it."""
@@ -213,10 +210,6 @@ def prepare_environment(config: LlmConfig) -> bool:
 def _gpus() -> tuple[str, ...]:
     """Return the uuid of the GPU that vLLM runs on here."""
     return (str(require("vllm.platforms", extra="cuda").current_platform.get_device_uuid(0)),)
-
-
-def _num_parameters(model: Any) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def _first_line(error: Exception) -> str:

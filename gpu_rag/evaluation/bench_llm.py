@@ -6,15 +6,16 @@ the same messages, schemas and sampling on the same loaded model, turn and turn 
 *Read*: ground, suffice and answer over the same questions, one after the other on one engine, as a run does it; which share
 of their prompt tokens came from the prefix cache.
 
-Floor: a model of P parameters needs at least 2 P operations for every token that is computed. The share says how much of the
-machine's own bfloat16 product rate, measured here, these operations reach; on a CPU with few sequences at once it is memory
-that bounds decoding, and the share is low for any engine.
+Floor: a model whose layers have P weights needs at least 2 P operations for every token that is computed, those of the prefix
+cache aside; attention and the output head count as none. The share says how much of the machine's own bfloat16 product rate,
+measured here, these operations reach.
 """
 
 import os
 import platform
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,8 +25,9 @@ import pyarrow as pa
 from gpu_rag import schemas
 from gpu_rag.config import Config
 from gpu_rag.engines.encoder import open_encoder
-from gpu_rag.engines.generation import Completion, GenerationRequest, Message, TextGenerator
+from gpu_rag.engines.generation import Account, Completion, GenerationRequest, Message, TextGenerator
 from gpu_rag.engines.llm import llm_report, open_llm
+from gpu_rag.engines.llm_files import model_folder, num_layer_weights
 from gpu_rag.errors import ConfigError, EngineError, InputError
 from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
 from gpu_rag.query.questions import read_questions
@@ -82,7 +84,10 @@ def bench_llm(questions: Path, index: Path, config: Config, *, rows: int, repeat
     engine: Any = open_llm(config.llm).engine
     start_seconds = time.perf_counter() - started
     recorder = _Recorder(engine)
-    llm = TextGenerator(recorder, retries=config.llm.retries, temperature=config.llm.temperature, top_p=config.llm.top_p)
+    drawing = config.llm
+    llm = TextGenerator(
+        recorder, retries=drawing.retries, temperature=drawing.temperature, top_p=drawing.top_p, seed=drawing.seed
+    )
     engines = {"encoder": open_encoder(config.embed.encoder), "repository": Repository.open(index), "llm": llm}
     asked = read_questions(questions, rows)
     tables: dict[str, pa.Table] = {"questions": asked}
@@ -90,89 +95,77 @@ def bench_llm(questions: Path, index: Path, config: Config, *, rows: int, repeat
         tables |= run_here(stage, getattr(config, stage.name), tables, **engines)
     recorder.requests.clear()
 
-    def ours() -> tuple[int, int]:
-        before = (llm.account.prompt_tokens, llm.account.completion_tokens)
+    def ours() -> Account:
+        llm.account = Account()
         tables.update(run_here(s05_select.STAGE, config.select, tables, **engines))
-        return llm.account.prompt_tokens - before[0], llm.account.completion_tokens - before[1]
+        return llm.account
 
     engine.reset_prefix_cache()
     ours()  # warm: grammars compiled, and the requests recorded
     requests = list(recorder.requests)
     if not requests:
         raise InputError(f"{questions}: no question has passages to select from")
-    pairs = []
+    runs: dict[str, Callable[[], Account]] = {"ours": ours, "bare": lambda: engine.bare_chat(requests)}
+    pairs: list[dict[str, dict[str, float]]] = []
     for number in range(repeats):
-        order: list[tuple[str, Callable[[], tuple[int, int]]]] = [
-            ("ours", ours), ("bare", lambda: engine.bare_chat(requests)),
-        ]  # fmt: skip
         pair = {}
-        for name, run in order if number % 2 == 0 else order[::-1]:
+        for name in ("ours", "bare") if number % 2 == 0 else ("bare", "ours"):
             engine.reset_prefix_cache()
             began = time.perf_counter()
-            prompt_tokens, output_tokens = run()
-            pair[name] = {
-                "seconds": time.perf_counter() - began, "prompt_tokens": prompt_tokens, "output_tokens": output_tokens,
-            }  # fmt: skip
+            spent = runs[name]()
+            pair[name] = {"seconds": time.perf_counter() - began, **asdict(spent)}
         pairs.append(pair)
+    num_weights = num_layer_weights(model_folder(config.llm.model))
     return {
         "llm": llm_report(config.llm),
         "machine": {"cpus": os.cpu_count(), "python": platform.python_version(), "load": os.getloadavg()[0]},
         "start_seconds": start_seconds,
-        "select": _rates(pairs, len(requests), engine),
+        "select": _rates(pairs, num_weights),
         "read": _read(config, tables, engines, llm, engine),
     }
 
 
-def _rates(pairs: list[dict[str, dict[str, float]]], num_requests: int, engine: Any) -> dict[str, Any]:
+def _rates(pairs: list[dict[str, dict[str, float]]], num_weights: int) -> dict[str, Any]:
     for pair in pairs:
-        if abs(pair["ours"]["output_tokens"] - pair["bare"]["output_tokens"]) > 0.1 * pair["bare"]["output_tokens"]:
+        if abs(pair["ours"]["completion_tokens"] - pair["bare"]["completion_tokens"]) > 0.1 * pair["bare"]["completion_tokens"]:
             raise EngineError(f"the stage and bare vLLM did not do the same: {pair}")
     rates = {
-        f"{name}_{kind}_per_s": median(pair[name][tokens] / pair[name]["seconds"] for pair in pairs)
+        f"{name}_{kind}_per_s": median(pair[name][kind] / pair[name]["seconds"] for pair in pairs)
         for name in ("ours", "bare")
-        for kind, tokens in (("output_tokens", "output_tokens"), ("prompt_tokens", "prompt_tokens"))
+        for kind in ("completion_tokens", "prompt_tokens")
     }
-    ratio = median(_tokens_per_s(pair["ours"]) / _tokens_per_s(pair["bare"]) for pair in pairs)
-    parameters, peak = engine.num_parameters(), _product_rate()
-    share = median(_tokens_per_s(pair["ours"]) for pair in pairs) * 2 * parameters / peak
+    cached_per_s = (pair["ours"]["cached_tokens"] / pair["ours"]["seconds"] for pair in pairs)
+    computed = median(_tokens_per_s(pair["ours"]) - cached for pair, cached in zip(pairs, cached_per_s, strict=True))
+    peak = _product_rate()
     return {
-        "requests": num_requests,
-        "ratio_vs_bare_chat": ratio,
+        "ratio_vs_bare_chat": median(_tokens_per_s(pair["ours"]) / _tokens_per_s(pair["bare"]) for pair in pairs),
         **rates,
-        "parameters": parameters,
+        "layer_weights": num_weights,
         "bfloat16_product_operations_per_s": peak,
-        "share_of_product_rate": share,
+        "share_of_product_rate": 2 * num_weights * computed / peak,
         "pairs": pairs,
     }
 
 
 def _tokens_per_s(measured: dict[str, float]) -> float:
-    return (measured["prompt_tokens"] + measured["output_tokens"]) / measured["seconds"]
+    return (measured["prompt_tokens"] + measured["completion_tokens"]) / measured["seconds"]
 
 
 def _read(
     config: Config, tables: dict[str, pa.Table], engines: dict[str, Any], llm: TextGenerator, engine: Any
 ) -> dict[str, Any]:
-    """Return tokens, cached tokens and seconds of the reading stages, each and together."""
+    """Return what the reading stages spent, each and together."""
     engine.reset_prefix_cache()
     report: dict[str, Any] = {}
-    cached_all = prompt_all = 0
     for stage in _READING:
-        before = (llm.account.prompt_tokens, llm.account.cached_tokens, llm.account.completion_tokens)
+        llm.account = Account()
         began = time.perf_counter()
         tables |= run_here(stage, getattr(config, stage.name), tables, **engines)
-        prompt = llm.account.prompt_tokens - before[0]
-        cached = llm.account.cached_tokens - before[1]
-        report[stage.label] = {
-            "prompt_tokens": prompt,
-            "cached_tokens": cached,
-            "output_tokens": llm.account.completion_tokens - before[2],
-            "seconds": time.perf_counter() - began,
-        }
-        prompt_all, cached_all = prompt_all + prompt, cached_all + cached
+        report[stage.label] = {"seconds": time.perf_counter() - began, **asdict(llm.account)}
+    prompt, cached = (sum(spent[name] for spent in report.values()) for name in ("prompt_tokens", "cached_tokens"))
     replies = tables[schemas.REPLIES.name].column("state").to_pylist()
     states = {state: replies.count(state) for state in sorted(set(replies))}
-    return report | {"prefix_cache_share": cached_all / prompt_all if prompt_all else None, "states": states}
+    return report | {"prefix_cache_share": cached / prompt if prompt else None, "states": states}
 
 
 def _product_rate() -> float:

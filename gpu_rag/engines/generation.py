@@ -227,6 +227,20 @@ class TextGenerator:
         seed = int(content_hash("sampling seed", str(self._seed), content)[:8], 16) & 0x7FFFFFFF
         return Sampling(max_tokens, self._temperature, self._top_p, seed)
 
+    def request(
+        self, request_id: str, messages: tuple[Message, ...], output_tokens: int, **constraints: Any
+    ) -> GenerationRequest:
+        """Return a request, its sampling seeded by what it says.
+
+        Args:
+            request_id: Names it within the call.
+            messages: The prompt.
+            output_tokens: Budget of the answer.
+            constraints: `schema`, `choices` or `span`.
+        """
+        content = canonical_json([list(message) for message in messages])
+        return GenerationRequest(request_id, messages, self.sampling(output_tokens, content), **constraints)
+
     def prompt_budget(self, max_tokens: int) -> int:
         """Return how many prompt tokens fit beside an output of `max_tokens`."""
         return self.engine.max_context_tokens - max_tokens

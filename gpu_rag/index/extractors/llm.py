@@ -9,20 +9,19 @@ All chunks of a shard are asked in one call. A chunk without text of its own (a 
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from gpu_rag.engines.generation import Generation, GenerationRequest, Message, TextGenerator
+from gpu_rag.engines.generation import Generation, Message, TextGenerator
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import canonical_json
 from gpu_rag.index.extractors import Chunk, Extraction, Failure, Mention, Relation
 from gpu_rag.prompts import PromptName, prompt_text, render
+from gpu_rag.prompts.shapes import LONG_TEXT, SHORT_TEXT, Schema, closed, label_of, label_position
 from gpu_rag.spans import find_span, is_blank
 
 ENTITY_TYPES = ("person", "organization", "place", "work", "event", "date", "concept", "other")
-_NAME_CHARS = 100  # the bounds of all schemas are these two: a grammar for a new one takes seconds to compile
-_DESCRIPTION_CHARS = 240
 _MAX_ALIASES = 5
 _PROMPT_VALUES = ("title", "sentences", "types", "max_entities", "max_relations")
 
@@ -60,7 +59,14 @@ def extract_all(chunks: Mapping[str, Chunk], *, config: LlmExtractConfig, llm: T
     asked = {key: chunk for key, chunk in chunks.items() if has_text(chunk)}
     if asked:
         _check_room(config, llm)
-    generations = llm.generate([_request(key, chunk, config, llm) for key, chunk in asked.items()])
+    generations = llm.generate(
+        [
+            llm.request(
+                key, extract_prompt(chunk, config), config.output_tokens, schema=extract_schema(len(chunk.sentences), config)
+            )
+            for key, chunk in asked.items()
+        ]
+    )
     answers = dict.fromkeys(chunks, Answer(Extraction([], [])))
     for key, chunk in asked.items():
         generation = generations[key]
@@ -86,22 +92,19 @@ def extract_prompt(chunk: Chunk, config: LlmExtractConfig) -> tuple[Message, ...
     )
 
 
-def extract_schema(num_sentences: int, config: LlmExtractConfig) -> dict[str, Any]:
+def extract_schema(num_sentences: int, config: LlmExtractConfig) -> Schema:
     """Return the JSON schema of an answer; one per number of sentences, since the labels are its only variable part."""
-    name = {"type": "string", "minLength": 1, "maxLength": _NAME_CHARS}
-    entity = {
-        "name": name,
-        "type": {"type": "string", "enum": list(ENTITY_TYPES)},
-        "description": {"type": "string", "maxLength": _DESCRIPTION_CHARS},
-        "aliases": {"type": "array", "items": name, "maxItems": _MAX_ALIASES},
-    }
-    labels = [f"S{number}" for number in range(1, num_sentences + 1)]
-    relation = {"subject": name, "predicate": name, "object": name, "sentence": {"type": "string", "enum": labels}}
-    return _object(
-        {
-            "entities": {"type": "array", "items": _object(entity), "maxItems": config.max_entities},
-            "relations": {"type": "array", "items": _object(relation), "maxItems": config.max_relations},
-        }
+    name = {**SHORT_TEXT, "minLength": 1}
+    entity = closed(
+        name=name,
+        type={"type": "string", "enum": list(ENTITY_TYPES)},
+        description=LONG_TEXT,
+        aliases={"type": "array", "items": name, "maxItems": _MAX_ALIASES},
+    )
+    relation = closed(subject=name, predicate=name, object=name, sentence=label_of("S", num_sentences))
+    return closed(
+        entities={"type": "array", "items": entity, "maxItems": config.max_entities},
+        relations={"type": "array", "items": relation, "maxItems": config.max_relations},
     )
 
 
@@ -109,16 +112,6 @@ def extract_texts(config: LlmExtractConfig) -> dict[str, str]:
     """Return the texts that decide what the model is asked, for the stage's fingerprint."""
     schema = canonical_json(extract_schema(1, config))
     return {"extract prompt": prompt_text(config.prompt, _PROMPT_VALUES), "extract schema": schema}
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def _request(key: str, chunk: Chunk, config: LlmExtractConfig, llm: TextGenerator) -> GenerationRequest:
-    messages = extract_prompt(chunk, config)
-    sampling = llm.sampling(config.output_tokens, canonical_json([list(message) for message in messages]))
-    return GenerationRequest(key, messages, sampling, schema=extract_schema(len(chunk.sentences), config))
 
 
 def _check_room(config: LlmExtractConfig, llm: TextGenerator) -> None:
@@ -147,7 +140,7 @@ def _extraction(chunk: Chunk, generation: Generation) -> Extraction:
                 aliases.append(Mention(alias, kind, *place))
     relations = []
     for relation in generation.value["relations"]:
-        start, end = chunk.sentences[int(relation["sentence"][1:]) - 1]
+        start, end = chunk.sentences[label_position(relation["sentence"])]
         relations.append(Relation(relation["subject"], relation["predicate"], relation["object"], start, end))
     # Entities first: where one entity's alias is another's name, the unit with the description is kept.
     return Extraction(entities + aliases, relations, generation.reason)

@@ -10,21 +10,10 @@ from pydantic import PositiveInt
 
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.prompts import PromptName
+from gpu_rag.prompts.shapes import SHORT_TEXT, Schema, closed, label_of, label_position, labels
 from gpu_rag.query.evidence import sentence_at
 from gpu_rag.query.frame import Failed
-from gpu_rag.query.prompted.ask import (
-    SHORT_TEXT,
-    Asked,
-    Row,
-    Schema,
-    closed,
-    failed,
-    label_of,
-    labels,
-    make_request,
-    noted,
-    place,
-)
+from gpu_rag.query.prompted.ask import Asked, Row, failed, noted
 from gpu_rag.query.prompted.evidence_prompt import Evidence, EvidencePromptConfig, instruct, show_evidence
 from gpu_rag.query.repository import Repository
 
@@ -73,7 +62,7 @@ def ask_answers(questions: Sequence[Row], repository: Repository, llm: TextGener
         if isinstance(evidence, Evidence) and evidence.sentences:
             prompt = evidence.asked(instruct(config.prompt, findings=_findings(question, evidence, repository)))
             schema = answer_schema(len(evidence.sentences))
-            requests.append(make_request(llm, str(row), prompt, config.output_tokens, schema=schema))
+            requests.append(llm.request(str(row), prompt, config.output_tokens, schema=schema))
     answers = llm.generate(requests)
     asked = Asked([], [], [])
     for row, evidence in enumerate(shown):
@@ -87,7 +76,7 @@ def ask_answers(questions: Sequence[Row], repository: Repository, llm: TextGener
         elif not generation.ok:
             asked.values.append(failed(generation))
         else:
-            rows = [evidence.sentences[place(label)] for label in generation.value["cites"]]
+            rows = [evidence.sentences[label_position(label)] for label in generation.value["cites"]]
             text = generation.value["answer"].strip()
             said = any(character.isalnum() for character in text)
             asked.values.append(Draft(text if said else "", list(dict.fromkeys(rows))))

@@ -5,18 +5,13 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
-from gpu_rag.engines.generation import Generation, GenerationRequest, Message, TextGenerator
+from gpu_rag.engines.generation import Generation, Message, TextGenerator
 from gpu_rag.ids import canonical_json
 from gpu_rag.prompts import PromptName, prompt_text
+from gpu_rag.prompts.shapes import Schema
 from gpu_rag.query.frame import Failed
 
 Row = dict[str, Any]
-Schema = Mapping[str, Any]
-
-# The only two bounds of free text in answers. A grammar costs xgrammar seconds for the first bound of some 200 characters and
-# milliseconds where its automaton is known, which it is for an equal bound or one below 128: so few bounds, not the best ones.
-LONG_TEXT: Schema = {"type": "string", "maxLength": 240}
-SHORT_TEXT: Schema = {"type": "string", "maxLength": 100}
 
 
 class PromptConfig(BaseModel):
@@ -44,42 +39,6 @@ class Asked(NamedTuple):
     values: list[Any]
     calls: list[list[Generation]]
     notes: list[str]
-
-
-def labels(letter: str, count: int) -> list[str]:
-    """Return `count` labels such as P1, P2, ..."""
-    return [f"{letter}{number}" for number in range(1, count + 1)]
-
-
-def place(label: str) -> int:
-    """Return the position that a label stands for: 0 for P1."""
-    return int(label[1:]) - 1
-
-
-def label_of(letter: str, count: int) -> Schema:
-    """Return the schema of one of the first `count` labels."""
-    return {"type": "string", "enum": labels(letter, count)}
-
-
-def closed(**properties: Schema) -> Schema:
-    """Return the schema of an object that has exactly these properties, in this order."""
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
-
-
-def make_request(
-    llm: TextGenerator, request_id: str, messages: tuple[Message, ...], output_tokens: int, **constraints: Any
-) -> GenerationRequest:
-    """Return a request, its sampling seeded by what it says.
-
-    Args:
-        llm: The model.
-        request_id: Names it within the call; the row's number.
-        messages: The prompt.
-        output_tokens: Budget of the answer.
-        constraints: `schema`, `choices` or `span`.
-    """
-    content = canonical_json([list(message) for message in messages])
-    return GenerationRequest(request_id, messages, llm.sampling(output_tokens, content), **constraints)
 
 
 def failed(generation: Generation) -> Failed:

@@ -10,19 +10,8 @@ from pydantic import PositiveInt
 
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.prompts import PromptName, render
-from gpu_rag.query.prompted.ask import (
-    LONG_TEXT,
-    Asked,
-    PromptConfig,
-    Row,
-    Schema,
-    closed,
-    failed,
-    label_of,
-    labels,
-    make_request,
-    noted,
-)
+from gpu_rag.prompts.shapes import LONG_TEXT, Schema, closed, label_of, labels
+from gpu_rag.query.prompted.ask import Asked, PromptConfig, Row, failed, noted
 
 _REFERENCE = re.compile(r"#(\d+)")
 DEMAND_VALUES = ("question", "max_demands")
@@ -66,7 +55,7 @@ def ask_demands(
     schema = demand_schema(max_demands)
     prompts = [render(config.prompt, question=question, max_demands=max_demands) for question in questions]
     answers = llm.generate(
-        [make_request(llm, str(row), prompt, config.output_tokens, schema=schema) for row, prompt in enumerate(prompts)]
+        [llm.request(str(row), prompt, config.output_tokens, schema=schema) for row, prompt in enumerate(prompts)]
     )
     asked = Asked([], [], [])
     for row, question in enumerate(questions):

@@ -11,22 +11,10 @@ from pydantic import PositiveInt
 
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.prompts import PromptName
+from gpu_rag.prompts.shapes import LONG_TEXT, SHORT_TEXT, Schema, closed, label_of, label_position, labels
 from gpu_rag.query.evidence import retrieved_by
 from gpu_rag.query.frame import Failed
-from gpu_rag.query.prompted.ask import (
-    LONG_TEXT,
-    SHORT_TEXT,
-    Asked,
-    Row,
-    Schema,
-    closed,
-    failed,
-    label_of,
-    labels,
-    make_request,
-    noted,
-    place,
-)
+from gpu_rag.query.prompted.ask import Asked, Row, failed, noted
 from gpu_rag.query.prompted.evidence_prompt import Evidence, EvidencePromptConfig, instruct, show_evidence
 from gpu_rag.query.repository import Repository
 from gpu_rag.spans import find_span
@@ -78,7 +66,7 @@ def ask_spans(
             sizes = len(questions[row]["demands"]), len(part.chunk_ids), len(part.sentences)
             schema = ground_schema(config.spans, *sizes, max_spans)
             prompt = part.asked(_instruction(questions[row], part, config, max_spans))
-            requests.append(make_request(llm, str(row), prompt, config.output_tokens, schema=schema))
+            requests.append(llm.request(str(row), prompt, config.output_tokens, schema=schema))
     answers = llm.generate(requests)
     asked = Asked([], [], [])
     for row, question in enumerate(questions):
@@ -147,7 +135,7 @@ def _annotations(
 def _span(item: Row, evidence: Evidence, repository: Repository, spans: Spans) -> dict[str, Any] | None:
     """Return passage, place and quote of a proposed span, None if its quote does not stand in its passage."""
     if spans == "quotes":
-        chunk = repository.chunk_index[evidence.chunk_ids[place(item["passage"])]]
+        chunk = repository.chunk_index[evidence.chunk_ids[label_position(item["passage"])]]
         text = repository.chunk_texts[chunk]
         found = find_span(text, item["quote"])
         if found is None:
@@ -155,7 +143,7 @@ def _span(item: Row, evidence: Evidence, repository: Repository, spans: Spans) -
         start, end = (int(repository.chunk_starts[chunk]) + offset for offset in found)
         quote = text[slice(*found)]
     else:
-        row = evidence.sentences[place(item["sentence"])]
+        row = evidence.sentences[label_position(item["sentence"])]
         chunk, quote = int(repository.sentence_chunks[row]), repository.sentence_texts[row]
         start, end = int(repository.sentence_starts[row]), int(repository.sentence_ends[row])
     ids = {"chunk_id": repository.chunk_ids[chunk], "doc_id": repository.chunk_doc_ids[chunk]}

@@ -11,21 +11,9 @@ from pydantic import PositiveInt, model_validator
 
 from gpu_rag.engines.generation import Message, TextGenerator
 from gpu_rag.prompts import PromptName, render
+from gpu_rag.prompts.shapes import Schema, closed, label_of, label_position, labels
 from gpu_rag.query.frame import Failed
-from gpu_rag.query.prompted.ask import (
-    Asked,
-    PromptConfig,
-    Row,
-    Schema,
-    closed,
-    failed,
-    fit,
-    label_of,
-    labels,
-    make_request,
-    noted,
-    place,
-)
+from gpu_rag.query.prompted.ask import Asked, PromptConfig, Row, failed, fit, noted
 from gpu_rag.query.repository import Repository
 
 SELECT_VALUES = ("question", "demands", "passages", "k")
@@ -95,7 +83,7 @@ def ask_selections(
     for row, (words, count) in shown.items():
         prompt = _prompt(questions[row], provenance[row], words, count, repository, config, k)
         schema = select_schema(count, min(k, count))
-        requests.append(make_request(llm, str(row), prompt, config.output_tokens, schema=schema))
+        requests.append(llm.request(str(row), prompt, config.output_tokens, schema=schema))
     answers = llm.generate(requests)
     asked = Asked([], [], [])
     for row, question in enumerate(questions):
@@ -110,7 +98,7 @@ def ask_selections(
         elif not generation.ok:
             asked.values.append(failed(generation))
         else:
-            asked.values.append([(pool[place(label)]["chunk_id"], "llm") for label in generation.value["passages"]])
+            asked.values.append([(pool[label_position(label)]["chunk_id"], "llm") for label in generation.value["passages"]])
             asked.notes[-1] = noted(generation.reason, _cut_note(*shown[row], len(pool), config))
     return asked
 

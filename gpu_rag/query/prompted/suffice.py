@@ -10,7 +10,7 @@ from gpu_rag.engines.generation import Generation, GenerationRequest, PromptSpan
 from gpu_rag.errors import ConfigError
 from gpu_rag.prompts import PromptName, render
 from gpu_rag.query.frame import Failed
-from gpu_rag.query.prompted.ask import Asked, Row, failed, make_request, noted
+from gpu_rag.query.prompted.ask import Asked, Row, failed, noted
 from gpu_rag.query.prompted.evidence_prompt import EvidencePromptConfig, instruct, show_evidence
 from gpu_rag.query.repository import Repository
 
@@ -65,7 +65,7 @@ def ask_verdicts(questions: Sequence[Row], repository: Repository, llm: TextGene
     for row, part in shown.items():
         if not isinstance(part, Failed):
             prompt = part.asked(instruction)
-            requests.append(make_request(llm, str(row), prompt, config.output_tokens, choices=_CHOICES))
+            requests.append(llm.request(str(row), prompt, config.output_tokens, choices=_CHOICES))
             if config.likelihood:
                 requests.append(_scored_question(row, questions[row], repository, llm, config.likelihood_prompt))
     answers = llm.generate(requests)
@@ -105,7 +105,7 @@ def _scored_question(row: int, question: Row, repository: Repository, llm: TextG
     if start < 0:
         raise ConfigError(f"prompt {prompt[:60]!r}: its last part must end with the question")
     span = PromptSpan(len(messages) - 1, start, start + len(asking))
-    return make_request(llm, _scored_id(row), messages, 1, span=span)
+    return llm.request(_scored_id(row), messages, 1, span=span)
 
 
 def _verdict(chosen: Generation, scored: Generation | None) -> Verdict:

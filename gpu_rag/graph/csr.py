@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ FORMAT_VERSION = 1
 _MAX_INT32_NODES = 2**31
 _DTYPES = {"indptr": ("int64",), "indices": ("int32", "int64"), "weights": ("float32",)}
 
+T = TypeVar("T")
 EdgeArray = torch.Tensor | npt.NDArray[Any]
 
 
@@ -53,7 +55,7 @@ class CsrGraph:
     indices: torch.Tensor
     weights: torch.Tensor
     undirected: bool
-    _transitions: dict[torch.dtype, Transition] = field(default_factory=dict, init=False, repr=False)
+    _derived: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         _check_layout(self)
@@ -80,11 +82,25 @@ class CsrGraph:
         """Return the graph on that device."""
         return CsrGraph(self.indptr.to(device), self.indices.to(device), self.weights.to(device), self.undirected)
 
+    def derived(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what compute() gives, computed once per key and kept with the graph."""
+        if key not in self._derived:
+            self._derived[key] = compute()
+        kept: T = self._derived[key]
+        return kept
+
+    @property
+    def dangling(self) -> torch.Tensor:
+        """Which nodes no weight leaves, bool (N,)."""
+        return self.derived("dangling", lambda: (_strength(self) == 0).to(self.device))
+
+    def shares(self, dtype: torch.dtype) -> torch.Tensor:
+        """Return (E,), weight of each stored edge over the weight that leaves its row; 0 for an edge of weight 0."""
+        return self.derived(("shares", dtype), lambda: _shares(self, dtype))
+
     def transition(self, dtype: torch.dtype) -> Transition:
         """Return the walk's step probabilities by target, computed once per dtype (float32 or float64) and kept."""
-        if dtype not in self._transitions:
-            self._transitions[dtype] = _transition(self, dtype)
-        return self._transitions[dtype]
+        return self.derived(("transition", dtype), lambda: _transition(self, dtype))
 
 
 def build_csr(
@@ -312,15 +328,22 @@ def _rows(graph: CsrGraph) -> torch.Tensor:
     return torch.repeat_interleave(nodes, graph.indptr[1:] - graph.indptr[:-1])
 
 
-def _transition(graph: CsrGraph, dtype: torch.dtype) -> Transition:
-    """Divide each row by its sum (float64, added on the CPU in column order) and transpose by a stable sort."""
-    rows = _rows(graph).cpu()
+def _strength(graph: CsrGraph) -> torch.Tensor:
+    """Return float64 (N,) on the CPU, the weight that leaves each node, added in column order."""
+    sums = np.bincount(_rows(graph).cpu().numpy(), weights=graph.weights.cpu().double().numpy(), minlength=graph.num_nodes)
+    return torch.from_numpy(sums)
+
+
+def _shares(graph: CsrGraph, dtype: torch.dtype) -> torch.Tensor:
     weights = graph.weights.cpu().double()
-    strength = torch.from_numpy(np.bincount(rows.numpy(), weights=weights.numpy(), minlength=graph.num_nodes))
-    share = torch.where(weights > 0, weights / strength[rows], 0.0).to(dtype)
-    columns = graph.indices.cpu().long()
+    return torch.where(weights > 0, weights / _strength(graph)[_rows(graph).cpu()], 0.0).to(dtype).to(graph.device)
+
+
+def _transition(graph: CsrGraph, dtype: torch.dtype) -> Transition:
+    """Divide each row by its sum and transpose by a stable sort."""
+    rows, columns = _rows(graph).cpu(), graph.indices.cpu().long()
     order = torch.argsort(columns, stable=True)
     indptr = torch.zeros(graph.num_nodes + 1, dtype=torch.int64)
     indptr[1:] = torch.cumsum(torch.bincount(columns, minlength=graph.num_nodes), 0)
-    arrays = (indptr, rows[order].to(graph.indices.dtype), share[order], strength == 0)
+    arrays = (indptr, rows[order].to(graph.indices.dtype), graph.shares(dtype).cpu()[order], graph.dangling)
     return Transition(*(array.to(graph.device) for array in arrays))

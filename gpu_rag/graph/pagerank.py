@@ -13,86 +13,27 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import IntFlag
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from gpu_rag_kernels import ppr_cpu
+from gpu_rag_kernels import ppr_cpu, ppr_reference
 
 from gpu_rag.errors import InputError, MissingDependencyError
 from gpu_rag.graph.csr import CsrGraph
+from gpu_rag.graph.gate import Gate, check_gate
+from gpu_rag.graph.reset import Reset, SeedFlag, SparseReset, check_reset, dense_rows
 from gpu_rag.graph.topk import topk_in_range
+from gpu_rag.graph.walk import ordered_walk
 
 logger = logging.getLogger(__name__)
 
 Backend = Literal["auto", "numba", "torch"]
-MAX_BLOCK = 64  # queries that share one pass over the edges
-WORKSPACE_BYTES = 4 << 30  # of all blocks in flight together; wide graphs get narrower blocks
-
-
-class SeedFlag(IntFlag):
-    """What is wrong with a query's row; 0 is a good row."""
-
-    NO_SEED = ppr_cpu.NO_SEED  # the reset has no mass; the row is all zero
-    BAD_SEED = ppr_cpu.BAD_SEED  # NaN, infinite or negative value in the reset; the row is all zero
-    NOT_CONVERGED = 4  # residual / (1 - damping), the bound of the L1 error, is above tol
-
-
-@dataclass(frozen=True, eq=False)
-class SparseReset:
-    """Resets of B queries in CSR form; several values of a query on one node are added.
-
-    Attributes:
-        indptr: int64 (B + 1,), offsets of the queries.
-        indices: int32 or int64 (S,), seeded node of each value.
-        values: float32 or float64 (S,).
-        num_nodes: N.
-
-    Raises:
-        InputError: On a wrong shape or dtype, or a node that is not in the graph, naming the query.
-    """
-
-    indptr: torch.Tensor
-    indices: torch.Tensor
-    values: torch.Tensor
-    num_nodes: int
-
-    def __post_init__(self) -> None:
-        if self.indptr.ndim != 1 or self.indptr.dtype != torch.int64 or self.indptr.numel() == 0:
-            raise InputError(f"reset indptr is {self.indptr.dtype} {tuple(self.indptr.shape)}, expected int64 (B + 1,)")
-        if self.indices.dtype not in (torch.int32, torch.int64) or self.indices.ndim != 1:
-            raise InputError(f"reset indices is {self.indices.dtype} {tuple(self.indices.shape)}, expected int (S,)")
-        if self.values.shape != self.indices.shape:
-            raise InputError(f"reset values {tuple(self.values.shape)} misfits indices {tuple(self.indices.shape)}")
-        first, last, num_seeds = int(self.indptr[0]), int(self.indptr[-1]), self.indices.numel()
-        if (first, last) != (0, num_seeds) or bool((self.indptr[1:] < self.indptr[:-1]).any()):
-            raise InputError(f"reset indptr must rise from 0 to {num_seeds}, it runs from {first} to {last}")
-        if len({self.indptr.device, self.indices.device, self.values.device}) != 1:
-            raise InputError("reset indptr, indices and values lie on different devices")
-        outside = torch.nonzero((self.indices < 0) | (self.indices >= self.num_nodes)).flatten()
-        if outside.numel():
-            query = int(torch.searchsorted(self.indptr, outside[0], right=True)) - 1
-            node = int(self.indices[outside[0]])
-            raise InputError(f"reset of query {query}: seed {node} is no node of [0, {self.num_nodes})")
-
-    def dense_rows(self, start: int, stop: int) -> torch.Tensor:
-        """Return the resets of queries [start, stop) as (stop - start, N); a row with a bad value is NaN."""
-        dense = self.values.new_zeros((stop - start, self.num_nodes))
-        entries = slice(int(self.indptr[start]), int(self.indptr[stop]))
-        counts = self.indptr[start + 1 : stop + 1] - self.indptr[start:stop]
-        queries = torch.repeat_interleave(torch.arange(stop - start, device=self.values.device), counts)
-        values, nodes = self.values.detach()[entries], self.indices[entries].long()
-        if dense.device.type == "cpu":  # one after the other; index_put_ adds float32 in any order
-            np.add.at(dense.numpy(), (queries.numpy(), nodes.numpy()), values.numpy())
-        else:
-            dense.index_put_((queries, nodes), values, accumulate=True)
-        bad = queries[~torch.isfinite(values) | (values < 0)]
-        dense[bad] = torch.nan  # a sum could hide a negative value
-        return dense
+TORCH_BLOCK = 64  # queries of one sparse product
+WORKSPACE_BYTES = 4 << 30  # of all blocks in flight together; on wide graphs fewer of them run at once
+_BLOCKS_PER_THREAD = 4  # so that threads end together
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +43,8 @@ class PageRankResult:
     Attributes:
         scores: (B, N) in the dtype of the reset; None if top_range and top_k were given.
         iterations: int32 (B,), sweeps done; 0 for rows without usable seed.
-        residual: float64 (B,), L1 norm of damping * P^T x + (1 - damping) * r - x.
+        residual: float64 (B,), at least the L1 norm of damping * P^T x + (1 - damping) * r - x, rounding aside: divided by
+            1 - damping it bounds the L1 error.
         flags: uint8 (B,), bits of `SeedFlag`.
         top_indices: int64 (B, k), nodes with a score above 0, best first, equal scores by lower number; padded with -1.
         top_scores: (B, k), padded with 0.
@@ -118,9 +60,24 @@ class PageRankResult:
     top_counts: torch.Tensor | None = None
 
 
+class _Task(NamedTuple):
+    """What was asked for, checked."""
+
+    graph: CsrGraph
+    reset: Reset
+    num_queries: int
+    dtype: torch.dtype
+    damping: float
+    tol: float
+    max_iter: int | None
+    node_range: tuple[int, int]
+    top_k: int | None
+    gate: Gate | None
+
+
 def personalized_pagerank(
     graph: CsrGraph,
-    reset: torch.Tensor | SparseReset,
+    reset: Reset,
     *,
     damping: float = 0.5,
     tol: float = 1e-6,
@@ -128,12 +85,13 @@ def personalized_pagerank(
     backend: Backend = "auto",
     top_range: tuple[int, int] | None = None,
     top_k: int | None = None,
+    gate: Gate | None = None,
 ) -> PageRankResult:
     """Return the personalized PageRank of every query.
 
-    The number of sweeps follows from damping and tol alone (`num_sweeps`), so a query's result does not depend on its
-    batch: bit-equal by `numba`, to 1e-6 by `torch`. float32 resets carry rounding of about 1e-7 in L1; a tol below what
-    the dtype holds comes back flagged NOT_CONVERGED.
+    A query's result does not depend on its batch: bit-equal by `numba`, where each query sweeps until its own certificate
+    holds, to 1e-6 by `torch`, where all take the sweeps that suffice for any (`num_sweeps`). float32 carries rounding of
+    about 1e-7 in L1; a tol below what the dtype holds comes back flagged NOT_CONVERGED.
 
     Args:
         graph: N nodes, on one device.
@@ -144,46 +102,31 @@ def personalized_pagerank(
         backend: "numba" (CPU), "torch", or "auto": numba on the CPU if it is installed, else torch.
         top_range: Node range (lo, hi) of the top-k; with top_k, the (B, N) scores are never held at once.
         top_k: Number of nodes kept per query, clamped to the range.
+        gate: Makes each query's steps weigh differently (see `gate`); None: all walk the same matrix.
 
     Raises:
         InputError: On a shape, dtype, device or parameter out of these bounds; bad values in a row are flagged instead.
         MissingDependencyError: If backend="numba" and numba is not installed.
     """
-    num_queries, dtype = _check_reset(graph, reset)
+    num_queries, dtype = check_reset(reset, graph.num_nodes, graph.device)
     _check_parameters(damping, tol, max_iter)
     _check_top(graph, top_range, top_k)
-    run_block = _choose(backend, graph.device)
-    sweeps = num_sweeps(damping, tol)
-    if max_iter is not None:
-        sweeps = min(sweeps, max_iter)
+    if gate is not None:
+        check_gate(gate, graph, num_queries)
+    by_numba = _uses_numba(backend, graph.device)
     if top_range is None:
         _check_fits(num_queries, graph.num_nodes, dtype.itemsize, graph.device)
-    num_threads = torch.get_num_threads() if graph.device.type == "cpu" and run_block is ppr_cpu.ppr_block else 1
-    transition = graph.transition(torch.float64 if run_block is ppr_cpu.ppr_block_reference else dtype)
-
-    def run(block: tuple[int, int]) -> tuple[torch.Tensor, ...]:
-        rows = reset.dense_rows(*block) if isinstance(reset, SparseReset) else reset[block[0] : block[1]]
-        scores, residual, flags = run_block(*transition, rows, damping, sweeps)
-        kept = (scores,) if top_range is None or top_k is None else _positive_top(scores, *top_range, top_k)
-        return (residual, flags, *kept)
-
-    blocks = plan_blocks(num_queries, graph.num_nodes, num_threads)
-    if min(num_threads, len(blocks)) > 1:
-        with ThreadPoolExecutor(num_threads) as pool:
-            parts = list(pool.map(run, blocks))
-    else:
-        parts = [run(block) for block in blocks]
-    residual, flags, *kept = (torch.cat(column) for column in zip(*parts, strict=True))
-    iterations = torch.where(flags == 0, sweeps, 0).to(torch.int32)
-    late = residual > tol * (1.0 - damping)
-    flags = flags | (late.to(torch.uint8) * int(SeedFlag.NOT_CONVERGED))
-    if top_range is None:
-        return PageRankResult(kept[0], iterations, residual, flags)
-    return PageRankResult(None, iterations, residual, flags, *kept)
+    lo, hi = top_range or (0, graph.num_nodes)
+    width = None if top_k is None else min(top_k, hi - lo)
+    task = _Task(graph, reset, num_queries, dtype, damping, tol, max_iter, (lo, hi), width, gate)
+    result = _solve_numba(task) if by_numba else _solve_torch(task)
+    late = result.residual > tol * (1.0 - damping)
+    result.flags.bitwise_or_(late.to(torch.uint8) * int(SeedFlag.NOT_CONVERGED))
+    return result
 
 
 def num_sweeps(damping: float, tol: float) -> int:
-    """Return the fewest sweeps K after which the residual certifies an L1 error <= tol (21 for 0.5 and 1e-6).
+    """Return the fewest plain sweeps K after which the residual certifies an L1 error <= tol (21 for 0.5 and 1e-6).
 
     The sweep keeps mass, contracts L1 distances by damping and starts at r, where its first change is at most
     2 * damping; so the residual after K sweeps is at most 2 * damping^(K + 1), which has to be <= tol * (1 - damping).
@@ -193,20 +136,107 @@ def num_sweeps(damping: float, tol: float) -> int:
     return max(1, math.ceil((math.log(tol / 2.0) + math.log1p(-damping)) / math.log(damping)) - 1)
 
 
-def plan_blocks(num_queries: int, num_nodes: int, num_threads: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of each block: at most MAX_BLOCK queries, within WORKSPACE_BYTES, even over the threads.
+def plan_blocks(num_queries: int, tile: int, num_blocks: int) -> list[tuple[int, int]]:
+    """Return (start, stop) of about num_blocks blocks of whole tiles; the last one may end within a tile.
 
-    The widths decide speed and memory only, not a bit of the numba result. Zero queries give one empty block.
+    The bounds decide speed and memory only, not a bit of the numba result. Zero queries give one empty block.
     """
-    tile = ppr_cpu.COLUMN_TILE
-    reset_and_scores = 2 * 8 * tile * num_nodes
-    tile_bytes = ppr_cpu.workspace_bytes(num_nodes, tile, 8) + reset_and_scores
-    width = min(MAX_BLOCK, tile * max(1, WORKSPACE_BYTES // max(1, tile_bytes * num_threads)))
-    count = max(-(-num_queries // width), min(num_threads, -(-num_queries // (2 * tile))), 1)
-    if count > num_threads:
-        count = -(-count // num_threads) * num_threads
-    bounds = [num_queries * position // count for position in range(count + 1)]
+    num_tiles = max(1, -(-num_queries // tile))
+    count = max(1, min(num_blocks, num_tiles))
+    bounds = [min(num_queries, num_tiles * position // count * tile) for position in range(count + 1)]
     return list(itertools.pairwise(bounds))
+
+
+def _solve_numba(task: _Task) -> PageRankResult:
+    """Solve blocks of queries side by side; each thread goes through the graph on its own."""
+    graph, gate = task.graph, task.gate
+    num_gates = 0 if gate is None else gate.num_gates
+    needed = ppr_cpu.workspace_bytes(graph.num_nodes, num_gates, task.dtype.itemsize, gated=gate is not None)
+    num_threads = max(1, min(torch.get_num_threads(), WORKSPACE_BYTES // needed))
+    ordered = ordered_walk(graph, task.dtype, gated=gate is not None)
+    gate_of_edge = None if gate is None else gate.gate_of_edge.numpy()[ordered.edges] + np.int32(1)
+    num_relaxed = num_sweeps(task.damping, task.tol) if graph.undirected else 0
+    most = num_relaxed + num_sweeps(task.damping, task.tol * (1.0 - task.damping) / 4.0) + 2  # plain sweeps alone suffice
+
+    def solve(block: tuple[int, int]) -> ppr_cpu.Solution:
+        gates, bad = None, None
+        if gate is not None and gate_of_edge is not None:
+            rows = [part.to(task.dtype) for part in gate.rows(*block)]
+            bad = ~torch.stack([(torch.isfinite(part) & (part > 0)).all(dim=1) for part in rows]).all(dim=0)
+            clean = [torch.where(bad[:, None], 1.0, part).numpy() for part in rows]
+            gates = ppr_cpu.Gates(gate_of_edge, *clean)
+        solution = ppr_cpu.solve_queries(
+            ordered.walk, _seeds(task.reset, *block), undirected=graph.undirected, damping=task.damping, tol=task.tol,
+            max_sweeps=task.max_iter or most, num_relaxed=num_relaxed, node_range=task.node_range, top_k=task.top_k,
+            gates=gates,
+        )  # fmt: skip
+        return solution if bad is None else _blank(solution, bad.numpy())
+
+    per_thread = _BLOCKS_PER_THREAD if num_threads > 1 else 1
+    blocks = plan_blocks(task.num_queries, ppr_cpu.LANES, num_threads * per_thread)
+    if num_threads > 1 and len(blocks) > 1:
+        with ThreadPoolExecutor(num_threads) as pool:
+            parts = list(pool.map(solve, blocks))
+    else:
+        parts = [solve(block) for block in blocks]
+    whole = ppr_cpu.Solution(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    scores, nodes, best, counts, bounds, sweeps, flags = map(torch.from_numpy, whole)
+    residual = bounds * (1.0 - task.damping)
+    if task.top_k is None:
+        return PageRankResult(scores, sweeps, residual, flags)
+    return PageRankResult(None, sweeps, residual, flags, nodes, best, counts)
+
+
+def _blank(solution: ppr_cpu.Solution, bad: np.ndarray) -> ppr_cpu.Solution:
+    """Return the solution without what was found for queries whose gates are bad, which are flagged."""
+    for name, array in solution._asdict().items():
+        array[bad] = {"top_nodes": -1, "flags": int(SeedFlag.BAD_GATE)}.get(name, 0)
+    return solution
+
+
+def _seeds(reset: Reset, start: int, stop: int) -> ppr_cpu.Seeds:
+    if not isinstance(reset, SparseReset):
+        return ppr_cpu.seeds_of_rows(reset.detach()[start:stop].numpy())
+    indptr = reset.indptr[start : stop + 1].numpy()
+    part = slice(int(indptr[0]), int(indptr[-1]))
+    return ppr_cpu.Seeds(indptr - indptr[0], reset.indices[part].numpy(), reset.values.detach()[part].numpy())
+
+
+def _solve_torch(task: _Task) -> PageRankResult:
+    sweeps = num_sweeps(task.damping, task.tol)
+    if task.max_iter is not None:
+        sweeps = min(sweeps, task.max_iter)
+    residuals, flags, kept = [], [], []
+    for start, stop in plan_blocks(task.num_queries, TORCH_BLOCK, task.num_queries):
+        scores, residual, flag = _torch_block(task, start, stop, sweeps)
+        residuals.append(residual)
+        flags.append(flag)
+        kept.append((scores,) if task.top_k is None else _positive_top(scores, *task.node_range, task.top_k))
+    whole = [torch.cat(column) for column in zip(*kept, strict=True)]
+    flag = torch.cat(flags)
+    iterations = torch.where(flag == 0, sweeps, 0).to(torch.int32)
+    if task.top_k is None:
+        return PageRankResult(whole[0], iterations, torch.cat(residuals), flag)
+    return PageRankResult(None, iterations, torch.cat(residuals), flag, *whole)
+
+
+def _torch_block(task: _Task, start: int, stop: int, sweeps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    graph, gate = task.graph, task.gate
+    rows = dense_rows(task.reset, start, stop)
+    transition = graph.transition(torch.float64)
+    if gate is None or start == stop:
+        return ppr_reference.ppr_block_reference(*transition, rows, task.damping, sweeps)
+    order = graph.derived("by_target", lambda: torch.argsort(graph.indices, stable=True))
+    edge_gates, node_gates = gate.rows(start, stop)
+    bad = ~(
+        (torch.isfinite(edge_gates) & (edge_gates > 0)).all(dim=1) & (torch.isfinite(node_gates) & (node_gates > 0)).all(dim=1)
+    )
+    scores, residual, flags = ppr_reference.gated_ppr_reference(
+        transition.indptr, transition.indices, graph.weights[order], gate.gate_of_edge[order],
+        torch.where(bad[:, None], 1.0, edge_gates), torch.where(bad[:, None], 1.0, node_gates), rows, task.damping, sweeps,
+    )  # fmt: skip
+    scores[bad], residual[bad], flags[bad] = 0.0, 0.0, int(SeedFlag.BAD_GATE)
+    return scores, residual, flags
 
 
 def _positive_top(scores: torch.Tensor, lo: int, hi: int, k: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -216,19 +246,17 @@ def _positive_top(scores: torch.Tensor, lo: int, hi: int, k: int) -> tuple[torch
     return torch.where(real, top.indices, -1), torch.where(real, top.scores, 0.0), real.sum(dim=1)
 
 
-def _choose(backend: str, device: torch.device) -> Callable[..., tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+def _uses_numba(backend: str, device: torch.device) -> bool:
     if backend not in ("auto", "numba", "torch"):
         raise InputError(f"backend={backend!r} is none of auto, numba, torch")
     if backend == "numba" and device.type != "cpu":
         raise InputError(f"backend='numba' runs on the CPU, the graph lies on {device}")
     if backend == "torch" or device.type != "cpu":
-        return ppr_cpu.ppr_block_reference
+        return False
     cause = _numba_missing()
-    if cause is None:
-        return ppr_cpu.ppr_block
-    if backend == "numba":
+    if cause is not None and backend == "numba":
         raise MissingDependencyError(f"backend='numba': numba does not load ({cause}); pip install 'gpu-rag[cpu]'")
-    return ppr_cpu.ppr_block_reference
+    return cause is None
 
 
 @functools.cache
@@ -236,27 +264,11 @@ def _numba_missing() -> str | None:
     """Return why numba does not import, or None if it does; logs once that torch takes its place."""
     try:
         import numba  # noqa: F401
+        import scipy.sparse.csgraph  # noqa: F401
     except ImportError as error:
-        logger.warning("numba does not load (%s); personalized PageRank runs on torch, several times slower", error)
+        logger.warning("numba or scipy does not load (%s); personalized PageRank runs on torch, much slower", error)
         return str(error)
     return None
-
-
-def _check_reset(graph: CsrGraph, reset: torch.Tensor | SparseReset) -> tuple[int, torch.dtype]:
-    if isinstance(reset, SparseReset):
-        num_queries, num_nodes, values = reset.indptr.numel() - 1, reset.num_nodes, reset.values
-    elif isinstance(reset, torch.Tensor) and reset.ndim == 2:
-        num_queries, num_nodes, values = reset.shape[0], reset.shape[1], reset
-    else:
-        shape = tuple(getattr(reset, "shape", ()))
-        raise InputError(f"reset is {type(reset).__name__} {shape}, expected a tensor (B, N) or SparseReset")
-    if num_nodes != graph.num_nodes:
-        raise InputError(f"reset has {num_nodes} nodes, the graph has {graph.num_nodes}")
-    if values.dtype not in (torch.float32, torch.float64):
-        raise InputError(f"reset is {values.dtype}, expected float32 or float64")
-    if values.device != graph.device:
-        raise InputError(f"reset lies on {values.device}, the graph on {graph.device}")
-    return num_queries, values.dtype
 
 
 def _check_parameters(damping: float, tol: float, max_iter: int | None) -> None:

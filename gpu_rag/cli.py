@@ -221,6 +221,73 @@ def bench_llm(
     typer.echo(_write_figures(json_file, measure(questions, index, loaded, rows=rows, repeats=repeats)))
 
 
+@bench.command("ppr")
+def bench_ppr(
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")],
+    index: Annotated[Path | None, typer.Option(help="INDEX folder; without it a graph is generated.")] = None,
+    questions: Annotated[list[Path] | None, typer.Option(help="JSONL or Parquet; with --index; repeatable.")] = None,
+    system: Annotated[str, typer.Option(help="Whose graph and resets: a file of configs/systems.")] = "hipporag2",
+    nodes: Annotated[int, typer.Option(min=1, help="Of the generated graph.")] = 18_000,
+    edges: Annotated[int, typer.Option(min=1, help="Drawn for the generated graph.")] = 66_000,
+    skew: Annotated[float, typer.Option(min=0, max=0.99, help="Of its degrees: they fall as rank^-skew.")] = 0.6,
+    seed: Annotated[int, typer.Option(help="Of the generated graph.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Queries at once.")] = 256,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of measurements; medians are reported.")] = 7,
+    checked: Annotated[int, typer.Option(min=1, help="Resets whose scores are compared with igraph's.")] = 200,
+    damping: Annotated[float, typer.Option(min=0, max=0.999)] = 0.5,
+    tol: Annotated[float, typer.Option(help="Bound of the L1 error.")] = 5e-6,
+    scaling: Annotated[int, typer.Option(min=0, help="Edges of the largest graph of a scaling series; 0: none.")] = 0,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the plots of the series.")] = None,
+) -> None:
+    """Measure batched personalized PageRank against igraph, scipy, torch and PyG, and against what the machine allows."""
+    from gpu_rag.evaluation.bench_graphs import generated_walk, walk_of_index
+    from gpu_rag.evaluation.bench_plots import plot_scaling
+    from gpu_rag.evaluation.bench_ppr import bench_scaling, bench_walk
+
+    if index is not None:
+        case = walk_of_index(index, questions or (), system, batch)
+    else:
+        case = generated_walk(nodes, edges, num_queries=batch, skew=skew, seed=seed, num_passages=nodes // 10)
+    figures = bench_walk(case, damping=damping, tol=tol, pairs=pairs, checked=checked)
+    if scaling:
+        figures["scaling"] = bench_scaling(
+            damping=damping, tol=tol, skew=skew, seed=seed, largest=scaling, num_queries=batch
+        )
+        if plots is not None:
+            figures["plots"] = [str(path) for path in plot_scaling(figures["scaling"], plots)]
+    typer.echo(_write_figures(json_file, figures))
+
+
+@bench.command("activation")
+def bench_activation(
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")],
+    index: Annotated[Path | None, typer.Option(help="INDEX folder; without it arcs are generated.")] = None,
+    questions: Annotated[list[Path] | None, typer.Option(help="JSONL or Parquet; with --index; repeatable.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Of the generated graph.")] = 18_000,
+    arcs: Annotated[int, typer.Option(min=1, help="Of the generated graph.")] = 17_000,
+    skew: Annotated[float, typer.Option(min=0, max=0.99, help="Of its degrees: they fall as rank^-skew.")] = 0.6,
+    seed: Annotated[int, typer.Option(help="Of the generated graph.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Queries at once.")] = 256,
+    pairs: Annotated[int, typer.Option(min=1, help="Pairs of measurements; medians are reported.")] = 7,
+    checked: Annotated[int, typer.Option(min=1, help="Queries that are compared with the references.")] = 100,
+    seeds: Annotated[int, typer.Option(min=1, help="Entities that are activated at the start.")] = 3,
+    hops: Annotated[int, typer.Option(min=0, help="How far a query's subgraph reaches.")] = 4,
+    c: Annotated[float, typer.Option(min=0, max=0.999, help="Rescaling constant.")] = 0.4,
+    tau_a: Annotated[float, typer.Option(min=0, help="Activation threshold.")] = 0.5,
+    follow: Annotated[str, typer.Option(help="Which way the subgraph follows arcs: both or outgoing.")] = "both",
+) -> None:
+    """Measure batched spreading activation against its authors' algorithm in plain Python and numpy."""
+    from gpu_rag.evaluation.bench_activation import bench_spreading
+    from gpu_rag.evaluation.bench_graphs import activation_of_index, generated_activation
+
+    if index is not None:
+        case = activation_of_index(index, questions or (), batch, seeds)
+    else:
+        case = generated_activation(nodes, arcs, num_queries=batch, num_seeds=seeds, skew=skew, seed=seed)
+    figures = bench_spreading(case, hops=hops, c=c, tau_a=tau_a, follow=follow, pairs=pairs, checked=checked)
+    typer.echo(_write_figures(json_file, figures))
+
+
 def _write_figures(path: Path, figures: dict[str, Any]) -> str:
     """Write figures as JSON and return that."""
     text = json.dumps(figures, indent=1, sort_keys=True)

@@ -7,7 +7,6 @@ nodes stay.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -19,8 +18,8 @@ import numpy.typing as npt
 import torch
 
 from gpu_rag.errors import InputError
+from gpu_rag.graph.arrays import read_arrays, save_arrays
 
-FORMAT_VERSION = 1
 _MAX_INT32_NODES = 2**31
 _DTYPES = {"indptr": ("int64",), "indices": ("int32", "int64"), "weights": ("float32",)}
 
@@ -155,25 +154,9 @@ def build_csr(
 
 def save_csr(graph: CsrGraph, folder: str | os.PathLike[str]) -> None:
     """Write indptr.npy, indices.npy, weights.npy and, last and by rename, header.json; a torn save cannot be read."""
-    path = Path(folder)
-    path.mkdir(parents=True, exist_ok=True)
-    (path / "header.json").unlink(missing_ok=True)
     arrays = {name: getattr(graph, name).cpu().numpy() for name in _DTYPES}
-    for name, array in arrays.items():
-        # Written beside and renamed: a reader that still maps the old file keeps its old contents.
-        with (path / f"{name}.npy.tmp").open("wb") as file:
-            np.save(file, array, allow_pickle=False)
-        (path / f"{name}.npy.tmp").replace(path / f"{name}.npy")
-    header = {
-        "format_version": FORMAT_VERSION,
-        "num_nodes": graph.num_nodes,
-        "num_edges": graph.num_edges,
-        "undirected": graph.undirected,
-        "dtypes": {name: str(array.dtype) for name, array in arrays.items()},
-    }
-    temporary = path / "header.json.tmp"
-    temporary.write_text(json.dumps(header, indent=2) + "\n", encoding="ascii")
-    temporary.replace(path / "header.json")
+    facts = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges, "undirected": graph.undirected}
+    save_arrays(Path(folder), arrays, facts)
 
 
 def read_csr(folder: str | os.PathLike[str], mmap: bool = True) -> CsrGraph:
@@ -187,44 +170,15 @@ def read_csr(folder: str | os.PathLike[str], mmap: bool = True) -> CsrGraph:
         InputError: If a file is missing or unreadable, or header and arrays do not fit, naming file and field.
     """
     path = Path(folder)
-    header = _read_header(path / "header.json")
-    arrays = {name: _read_array(path / f"{name}.npy", mmap) for name in _DTYPES}
+    header, arrays = read_arrays(path, _DTYPES, {"num_nodes": int, "num_edges": int, "undirected": bool}, mmap)
     found = {"num_nodes": arrays["indptr"].size - 1, "num_edges": arrays["indices"].size}
     for name, value in found.items():
         if header[name] != value:
             raise InputError(f"{path}: header.json says {name}={header[name]!r}, the arrays have {value}")
-    for name, array in arrays.items():
-        if header["dtypes"].get(name) != str(array.dtype):
-            raise InputError(f"{path / name}.npy is {array.dtype}, header.json says {header['dtypes'].get(name)!r}")
     try:
         return _from_numpy(arrays["indptr"], arrays["indices"], arrays["weights"], header["undirected"])
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        header: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    kinds = {"format_version": int, "num_nodes": int, "num_edges": int, "undirected": bool, "dtypes": dict}
-    for name, kind in kinds.items():
-        if not isinstance(header, dict) or not isinstance(header.get(name), kind):
-            raise InputError(f"{path} has no {name} of type {kind.__name__}")
-    if header["format_version"] != FORMAT_VERSION:
-        raise InputError(f"{path} has format_version={header['format_version']}, this code reads {FORMAT_VERSION}")
-    return header
-
-
-def _read_array(path: Path, mmap: bool) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = np.load(path, mmap_mode="c" if mmap else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"cannot read {path}: {error}") from error
-    if array.ndim != 1 or str(array.dtype) not in _DTYPES[path.stem]:
-        expected = " or ".join(_DTYPES[path.stem])
-        raise InputError(f"{path} is {array.dtype} {array.shape}, expected {expected}, one dimension")
-    return array
 
 
 def _from_numpy(indptr: npt.NDArray[Any], indices: npt.NDArray[Any], weights: npt.NDArray[Any], undirected: bool) -> CsrGraph:

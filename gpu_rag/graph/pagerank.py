@@ -2,35 +2,30 @@
 
 x = damping * P^T x + (1 - damping) * r, with r = reset / sum(reset), P row-stochastic by weight, and the mass of nodes
 without outgoing weight returned to r (igraph's convention).
-Device: `numba` on the CPU, `torch` on both; `auto` goes by the device of the graph, never by the batch.
+Device: `numba` on the CPU, `triton` on CUDA, `torch` on both; `auto` goes by the device of the graph, never by the batch.
 Source: Haveliwala 2002 (topic-sensitive PageRank); damping 0.5 as in HippoRAG 2, arXiv:2502.14802.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import logging
 import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from gpu_rag_kernels import ppr_cpu, ppr_reference
 
-from gpu_rag.errors import InputError, MissingDependencyError
+from gpu_rag.errors import InputError
+from gpu_rag.graph.blocks import Backend, choose_backend, plan_blocks
 from gpu_rag.graph.csr import CsrGraph
 from gpu_rag.graph.gate import Gate, check_gate
 from gpu_rag.graph.reset import Reset, SeedFlag, SparseReset, check_reset, dense_rows
 from gpu_rag.graph.topk import topk_in_range
 from gpu_rag.graph.walk import ordered_walk
 
-logger = logging.getLogger(__name__)
-
-Backend = Literal["auto", "numba", "torch"]
 TORCH_BLOCK = 64  # queries of one sparse product
 WORKSPACE_BYTES = 4 << 30  # of all blocks in flight together; on wide graphs fewer of them run at once
 _BLOCKS_PER_THREAD = 4  # so that threads end together
@@ -90,7 +85,7 @@ def personalized_pagerank(
     """Return the personalized PageRank of every query.
 
     A query's result does not depend on its batch: bit-equal by `numba`, where each query sweeps until its own certificate
-    holds, to 1e-6 by `torch`, where all take the sweeps that suffice for any (`num_sweeps`). float32 carries rounding of
+    holds, and by `triton`; to 1e-6 by `torch`, where all take the sweeps that suffice for any (`num_sweeps`). float32 carries rounding of
     about 1e-7 in L1; a tol below what the dtype holds comes back flagged NOT_CONVERGED.
 
     Args:
@@ -99,27 +94,29 @@ def personalized_pagerank(
         damping: In [0, 1): the share of mass that walks on; 0 returns the normalised reset.
         tol: Bound of the L1 error of a row, > 0.
         max_iter: Upper bound of the sweeps, >= 1; None means as many as tol needs.
-        backend: "numba" (CPU), "torch", or "auto": numba on the CPU if it is installed, else torch.
+        backend: "numba" (CPU), "triton" (CUDA; on a CPU in its interpreter), "torch", or "auto": the fast one of the device
+            if it is installed, else torch.
         top_range: Node range (lo, hi) of the top-k; with top_k, the (B, N) scores are never held at once.
         top_k: Number of nodes kept per query, clamped to the range.
         gate: Makes each query's steps weigh differently (see `gate`); None: all walk the same matrix.
 
     Raises:
         InputError: On a shape, dtype, device or parameter out of these bounds; bad values in a row are flagged instead.
-        MissingDependencyError: If backend="numba" and numba is not installed.
+        MissingDependencyError: If a backend is asked for by name and does not load.
     """
     num_queries, dtype = check_reset(reset, graph.num_nodes, graph.device)
     _check_parameters(damping, tol, max_iter)
     _check_top(graph, top_range, top_k)
     if gate is not None:
         check_gate(gate, graph, num_queries)
-    by_numba = _uses_numba(backend, graph.device)
+    chosen = choose_backend(backend, graph.device)
     if top_range is None:
         _check_fits(num_queries, graph.num_nodes, dtype.itemsize, graph.device)
     lo, hi = top_range or (0, graph.num_nodes)
     width = None if top_k is None else min(top_k, hi - lo)
     task = _Task(graph, reset, num_queries, dtype, damping, tol, max_iter, (lo, hi), width, gate)
-    result = _solve_numba(task) if by_numba else _solve_torch(task)
+    solve = {"numba": _solve_numba, "triton": _solve_triton, "torch": _solve_torch}[chosen]
+    result = solve(task)
     late = result.residual > tol * (1.0 - damping)
     result.flags.bitwise_or_(late.to(torch.uint8) * int(SeedFlag.NOT_CONVERGED))
     return result
@@ -134,17 +131,6 @@ def num_sweeps(damping: float, tol: float) -> int:
     if damping == 0.0:
         return 0
     return max(1, math.ceil((math.log(tol / 2.0) + math.log1p(-damping)) / math.log(damping)) - 1)
-
-
-def plan_blocks(num_queries: int, tile: int, num_blocks: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of about num_blocks blocks of whole tiles; the last one may end within a tile.
-
-    The bounds decide speed and memory only, not a bit of the numba result. Zero queries give one empty block.
-    """
-    num_tiles = max(1, -(-num_queries // tile))
-    count = max(1, min(num_blocks, num_tiles))
-    bounds = [min(num_queries, num_tiles * position // count * tile) for position in range(count + 1)]
-    return list(itertools.pairwise(bounds))
 
 
 def _solve_numba(task: _Task) -> PageRankResult:
@@ -220,6 +206,24 @@ def _solve_torch(task: _Task) -> PageRankResult:
     return PageRankResult(None, iterations, torch.cat(residuals), flag, *whole)
 
 
+def _solve_triton(task: _Task) -> PageRankResult:
+    from gpu_rag.graph.pagerank_cuda import solve_on_device
+
+    parts = solve_on_device(
+        task.graph, task.reset, task.num_queries, task.dtype, damping=task.damping, tol=task.tol,
+        sweeps=max(1, num_sweeps(task.damping, task.tol * (1.0 - task.damping) / 4.0)), max_iter=task.max_iter,
+        node_range=task.node_range, gate=task.gate,
+    )  # fmt: skip
+    bounds, sweeps, flags = (torch.cat([part[column] for part in parts]) for column in (1, 2, 3))
+    residual = bounds * (1.0 - task.damping)
+    if task.top_k is None:
+        return PageRankResult(torch.cat([part[0] for part in parts]), sweeps, residual, flags)
+    lo, hi = task.node_range
+    tops = [_positive_top(part[0], 0, hi - lo, task.top_k) for part in parts]
+    nodes, best, counts = (torch.cat(column) for column in zip(*tops, strict=True))
+    return PageRankResult(None, sweeps, residual, flags, torch.where(nodes >= 0, nodes + lo, -1), best, counts)
+
+
 def _torch_block(task: _Task, start: int, stop: int, sweeps: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     graph, gate = task.graph, task.gate
     rows = dense_rows(task.reset, start, stop)
@@ -244,31 +248,6 @@ def _positive_top(scores: torch.Tensor, lo: int, hi: int, k: int) -> tuple[torch
     top = topk_in_range(scores, lo, hi, k)
     real = top.scores > 0
     return torch.where(real, top.indices, -1), torch.where(real, top.scores, 0.0), real.sum(dim=1)
-
-
-def _uses_numba(backend: str, device: torch.device) -> bool:
-    if backend not in ("auto", "numba", "torch"):
-        raise InputError(f"backend={backend!r} is none of auto, numba, torch")
-    if backend == "numba" and device.type != "cpu":
-        raise InputError(f"backend='numba' runs on the CPU, the graph lies on {device}")
-    if backend == "torch" or device.type != "cpu":
-        return False
-    cause = _numba_missing()
-    if cause is not None and backend == "numba":
-        raise MissingDependencyError(f"backend='numba': numba does not load ({cause}); pip install 'gpu-rag[cpu]'")
-    return cause is None
-
-
-@functools.cache
-def _numba_missing() -> str | None:
-    """Return why numba does not import, or None if it does; logs once that torch takes its place."""
-    try:
-        import numba  # noqa: F401
-        import scipy.sparse.csgraph  # noqa: F401
-    except ImportError as error:
-        logger.warning("numba or scipy does not load (%s); personalized PageRank runs on torch, much slower", error)
-        return str(error)
-    return None
 
 
 def _check_parameters(damping: float, tol: float, max_iter: int | None) -> None:

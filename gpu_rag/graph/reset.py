@@ -19,6 +19,7 @@ class SeedFlag(IntFlag):
     BAD_SEED = ppr_reference.BAD_SEED  # NaN, infinite or negative value in the reset; the row is all zero
     NOT_CONVERGED = 4  # the bound of the L1 error is above tol
     BAD_GATE = 8  # a gate that is not above 0 and finite; the row is all zero
+    CUT = 16  # a stated limit stopped the search; what was found up to it stands
 
 
 @dataclass(frozen=True, eq=False)

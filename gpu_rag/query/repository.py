@@ -176,9 +176,22 @@ class Repository:
     def graph_view(self, config: GraphViewConfig) -> GraphView:
         """Return the graph that a system walks, built once."""
         if config not in self._views:
-            edges = {kind: self._edges(kind) for kind in EDGE_KINDS}
+            edges = {kind: self.edges(kind) for kind in EDGE_KINDS}
             self._views[config] = build_graph_view(config, len(self.chunk_ids), self.entity_names, edges)
         return self._views[config]
+
+    def edges(self, kind: str) -> Edges:
+        """Return the edges of one of `EDGE_KINDS`, chunk and entity rows as ends, all governance decisions among them."""
+        edges = self._tables["edges"]
+        edges = edges.filter(pc.equal(edges.column("kind"), kind))
+        source_ids = self.chunk_ids if kind.startswith("passage") else self.entity_ids
+        return Edges(
+            source=rows_of(edges, "edges", "source_id", source_ids),
+            target=rows_of(edges, "edges", "target_id", self.entity_ids),
+            count=int64_column(edges, "count"),
+            accepted=int64_column(edges, "accepted"),
+            weight=edges.column("weight").to_numpy(),
+        )
 
     def _load_chunks(self) -> None:
         documents = self._tables["documents"]
@@ -233,18 +246,6 @@ class Repository:
         pairs = np.unique(entity * max(len(self.chunk_ids), 1) + chunk)
         self.num_chunks_of_entity = np.bincount(pairs // max(len(self.chunk_ids), 1), minlength=len(self.entity_ids)).astype(
             np.int64
-        )
-
-    def _edges(self, kind: str) -> Edges:
-        edges = self._tables["edges"]
-        edges = edges.filter(pc.equal(edges.column("kind"), kind))
-        source_ids = self.chunk_ids if kind.startswith("passage") else self.entity_ids
-        return Edges(
-            source=rows_of(edges, "edges", "source_id", source_ids),
-            target=rows_of(edges, "edges", "target_id", self.entity_ids),
-            count=int64_column(edges, "count"),
-            accepted=int64_column(edges, "accepted"),
-            weight=edges.column("weight").to_numpy(),
         )
 
     def _vectors(self, kind: str, item_ids: list[str]) -> np.ndarray:

@@ -6,7 +6,8 @@ numba's own loops keep a row's sums in memory and check for aliasing at every ro
 over a row's edges lives in vector registers, one lane a query. Lanes never mix, the order of addition is the order of the
 edges, every multiply-add is fused, and a query stops by its own certificate: its bits depend on nothing but its own column.
 
-Imports numba; import it at use (`ppr_cpu` does). One file, since numba's cache on disk looks at no other.
+Imports numba; import it at use (`ppr_cpu` does). numba's cache on disk looks at no other file: after a change in
+`vector_code`, change this one too.
 
 Shape suffixes: N nodes, E edges, B queries, L = `LANES`, S seeds, R rows that hold a seed, G gates, K of top-k.
 Source: Young 1950 (over-relaxation); bound of the error: see `ppr_cpu`.
@@ -20,8 +21,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
-from numba.core import cgutils
 from numba.extending import intrinsic
+
+from gpu_rag_kernels.vector_code import INT64, VectorEmitter
 
 LANES = 16  # of float32: one cache line
 NO_SEED, BAD_SEED = 1, 2
@@ -30,57 +32,13 @@ _SEGMENT = 64  # edges summed before they enter the row's sum: bounds the roundi
 _ROWS = 64  # rows whose steps are added in the working dtype before they enter the float64 sum
 
 
-class _Emitter:
-    """Emits vector code into a function that numba is building."""
-
-    def __init__(self, context: Any, builder: Any, kinds: Any, values: Any) -> None:
-        self.builder = builder
-        self.data = [
-            context.make_array(kind)(context, builder, value).data if isinstance(kind, types.Array) else None
-            for kind, value in zip(kinds, values, strict=True)
-        ]
-        self.scalar = context.get_value_type(kinds[3].dtype)
-        self.width = 32 if isinstance(self.scalar, ir.FloatType) else 64
-        self.vector = ir.VectorType(self.scalar, LANES)
-        self.zero = ir.Constant(self.vector, [0.0] * LANES)
-
-    def splat(self, value: Any) -> Any:
-        undefined = ir.Constant(self.vector, ir.Undefined)
-        single = self.builder.insert_element(undefined, value, ir.Constant(ir.IntType(32), 0))
-        mask = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-        return self.builder.shuffle_vector(single, undefined, mask)
-
-    def row(self, argument: int, index: Any) -> Any:
-        start = self.builder.mul(index, ir.Constant(ir.IntType(64), LANES))
-        return self.builder.bitcast(self.builder.gep(self.data[argument], [start]), self.vector.as_pointer())
-
-    def load(self, argument: int, index: Any) -> Any:
-        value = self.builder.load(self.row(argument, index))
-        value.align = self.width // 8
-        return value
-
-    def store(self, value: Any, argument: int, index: Any) -> None:
-        self.builder.store(value, self.row(argument, index)).align = self.width // 8
-
-    def item(self, argument: int, index: Any) -> Any:
-        value = self.builder.load(self.builder.gep(self.data[argument], [index]))
-        narrow = isinstance(value.type, ir.IntType) and value.type.width < 64
-        return self.builder.zext(value, ir.IntType(64)) if narrow else value
-
-    def call(self, name: str, *arguments: Any) -> Any:
-        kind = ir.FunctionType(self.vector, [self.vector] * len(arguments))
-        function = cgutils.get_or_insert_function(self.builder.module, kind, f"llvm.{name}.v{LANES}f{self.width}")
-        return self.builder.call(function, arguments)
-
-
 def _emit_sweep(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-    code = _Emitter(context, builder, signature.args, values)
+    code = VectorEmitter(context, builder, signature.args, values, lanes=LANES, scalar=signature.args[3].dtype)
     gated = len(values) > 11
     indptr, indices, weights, x, slots, resets = range(6)
     omega_at, change_at, gate_of_edge, edge_gates, node_gates, inverse = 8, 10, 11, 12, 13, 14
     first, last, damping = values[6], values[7], code.splat(values[9])
-    int64 = ir.IntType(64)
-    one, nothing = ir.Constant(int64, 1), ir.Constant(int64, 0)
+    one, nothing = ir.Constant(INT64, 1), ir.Constant(INT64, 0)
     omega = code.load(omega_at, nothing)
     plain = code.call("minnum", omega, code.splat(ir.Constant(code.scalar, 1.0)))  # a node without edges has nothing to relax
     before = builder.block
@@ -90,19 +48,19 @@ def _emit_sweep(context: Any, builder: Any, signature: Any, values: Any) -> Any:
     builder.cbranch(builder.icmp_signed("<", first, last), rows, end)
 
     builder.position_at_end(rows)
-    i, change = builder.phi(int64), builder.phi(code.vector)
+    i, change = builder.phi(INT64), builder.phi(code.vector)
     next_i = builder.add(i, one)
     row_start, row_end = code.item(indptr, i), code.item(indptr, next_i)
     builder.cbranch(builder.icmp_signed("<", row_start, row_end), segments, rows_end)
 
     builder.position_at_end(segments)
-    start, total = builder.phi(int64), builder.phi(code.vector)
-    stop = builder.add(start, ir.Constant(int64, _SEGMENT))
+    start, total = builder.phi(INT64), builder.phi(code.vector)
+    stop = builder.add(start, ir.Constant(INT64, _SEGMENT))
     stop = builder.select(builder.icmp_signed("<", stop, row_end), stop, row_end)
     builder.branch(edges)
 
     builder.position_at_end(edges)
-    e, part = builder.phi(int64), builder.phi(code.vector)
+    e, part = builder.phi(INT64), builder.phi(code.vector)
     weight = code.splat(code.item(weights, e))
     if gated:
         weight = builder.fmul(weight, code.load(edge_gates, code.item(gate_of_edge, e)))

@@ -13,7 +13,7 @@ import warnings
 
 import torch
 
-__all__ = ["BAD_SEED", "NO_SEED", "gated_ppr_reference", "ppr_block_reference"]
+__all__ = ["BAD_SEED", "NO_SEED", "gated_ppr_reference", "normalised_rows", "ppr_block_reference"]
 
 NO_SEED = 1
 BAD_SEED = 2
@@ -49,7 +49,7 @@ def ppr_block_reference(
     if indptr_N1.shape != (num_nodes + 1,) or dangling_N.shape != (num_nodes,) or indices_E.shape != probabilities_E.shape:
         shapes = [tuple(array.shape) for array in (indptr_N1, indices_E, probabilities_E, dangling_N)]
         raise ValueError(f"indptr_N1, indices_E, probabilities_E, dangling_N {shapes} misfit N={num_nodes}")
-    r, flags = _normalised(reset_BN)
+    r, flags = normalised_rows(reset_BN)
     with warnings.catch_warnings():  # torch says once that sparse CSR is beta
         warnings.filterwarnings("ignore", "Sparse CSR tensor support", UserWarning)
         matrix = torch.sparse_csr_tensor(
@@ -110,7 +110,7 @@ def gated_ppr_reference(
     return scores, residual, flags
 
 
-def _normalised(reset_BN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def normalised_rows(reset_BN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return float64 (N, B), each query's reset divided by its sum or all zero, and flags uint8 (B,)."""
     reset = reset_BN.detach().to(torch.float64)
     bad = (~torch.isfinite(reset) | (reset < 0)).any(dim=1)

@@ -61,18 +61,7 @@ def rank_ppr(
     view = repository.graph_view(config.view)
     num_chunks = len(repository.chunk_ids)
     dense = repository.chunk_search.scores(queries.vectors)
-    passages = dense
-    if config.passage_scores == "hybrid":
-        passages = hybrid_scores(queries, config=hybrid, bm25=bm25, repository=repository)
-    reset = np.zeros((len(queries.texts), view.graph.num_nodes), dtype=np.float32)
-    _seed_facts(reset, queries, view, config, repository)
-    _seed_names(reset, queries, view, config, repository)
-    lost = np.asarray(reset.sum(axis=1) == 0)
-    for row in range(len(reset)):
-        seeds = np.float32(config.passage_weight) * _power(min_max(passages[row]), config.passage_power)
-        reset[row, :num_chunks] = seeds
-    if not config.walk_without_entities:
-        reset[lost] = 0
+    reset, lost = ppr_resets(queries, dense, config=config, hybrid=hybrid, bm25=bm25, repository=repository)
     walk = personalized_pagerank(
         view.graph, view.graph.weights.new_tensor(reset), damping=config.damping, tol=config.tol,
         top_range=(0, num_chunks), top_k=depth,
@@ -86,6 +75,35 @@ def rank_ppr(
         else:
             rankings.append(Ranking(rows[:count], scores[:count], flags))
     return rankings
+
+
+def ppr_resets(
+    queries: Queries, dense: np.ndarray, *, config: PprConfig, hybrid: HybridConfig, bm25: Bm25Config, repository: Repository
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return where the walks start, float32 (B, N), not normalised, and which queries have neither fact nor name, bool (B,).
+
+    Args:
+        queries: B queries.
+        dense: Their cosines to the chunks, float32 (B, C).
+        config: Seeds.
+        hybrid: Of the passage scores H.
+        bm25: Likewise.
+        repository: The index.
+    """
+    view = repository.graph_view(config.view)
+    passages = dense
+    if config.passage_scores == "hybrid":
+        passages = hybrid_scores(queries, config=hybrid, bm25=bm25, repository=repository)
+    reset = np.zeros((len(queries.texts), view.graph.num_nodes), dtype=np.float32)
+    _seed_facts(reset, queries, view, config, repository)
+    _seed_names(reset, queries, view, config, repository)
+    lost = np.asarray(reset.sum(axis=1) == 0)
+    for row in range(len(reset)):
+        seeds = np.float32(config.passage_weight) * _power(min_max(passages[row]), config.passage_power)
+        reset[row, : dense.shape[1]] = seeds
+    if not config.walk_without_entities:
+        reset[lost] = 0
+    return reset, lost
 
 
 def _seed_facts(reset: np.ndarray, queries: Queries, view: GraphView, config: PprConfig, repository: Repository) -> None:

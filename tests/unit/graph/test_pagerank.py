@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpu_rag.errors import InputError
-from gpu_rag.graph import CsrGraph, SeedFlag, SparseReset, build_csr, pagerank, personalized_pagerank
+from gpu_rag.graph import CsrGraph, SeedFlag, SparseReset, blocks, build_csr, pagerank, personalized_pagerank
 
 BACKENDS = ["numba", "torch"]
 PAIR = build_csr(4, np.array([0]), np.array([1]), undirected=True)  # edge 0-1, nodes 2 and 3 isolated
@@ -115,8 +115,8 @@ def test_query_is_bit_equal_alone_and_in_every_batch(undirected: bool, dtype: to
         alone = personalized_pagerank(graph, reset[query : query + 1], backend="numba")
         assert torch.equal(alone.scores[0], batch.scores[query])
         assert alone.residual[0] == batch.residual[query]
-    for blocks in (1, 3, 100):
-        monkeypatch.setattr(pagerank, "_BLOCKS_PER_THREAD", blocks)
+    for per_thread in (1, 3, 100):
+        monkeypatch.setattr(pagerank, "_BLOCKS_PER_THREAD", per_thread)
         assert torch.equal(personalized_pagerank(graph, reset, backend="numba").scores, batch.scores)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(3))
     assert torch.equal(personalized_pagerank(graph, reset[order], backend="numba").scores, batch.scores[order])
@@ -290,10 +290,10 @@ def test_top_k_of_a_range_replaces_the_scores_and_counts_reached_nodes_only() ->
 
 def test_blocks_cover_all_queries_in_whole_tiles() -> None:
     for num_queries, num_blocks in [(0, 2), (1, 2), (100, 2), (130, 8), (1000, 3), (17, 8)]:
-        blocks = pagerank.plan_blocks(num_queries, 16, num_blocks)
-        assert [query for start, stop in blocks for query in range(start, stop)] == list(range(num_queries))
-        assert all(start % 16 == 0 for start, _ in blocks)
-        assert len(blocks) <= num_blocks
+        planned = blocks.plan_blocks(num_queries, 16, num_blocks)
+        assert [query for start, stop in planned for query in range(start, stop)] == list(range(num_queries))
+        assert all(start % 16 == 0 for start, _ in planned)
+        assert len(planned) <= num_blocks
 
 
 def test_scores_beyond_the_memory_of_the_machine_are_refused_before_allocation(monkeypatch) -> None:

@@ -231,31 +231,36 @@ def bench_ppr(
     edges: Annotated[int, typer.Option(min=1, help="Drawn for the generated graph.")] = 66_000,
     skew: Annotated[float, typer.Option(min=0, max=0.99, help="Of its degrees: they fall as rank^-skew.")] = 0.6,
     seed: Annotated[int, typer.Option(help="Of the generated graph.")] = 0,
+    passages: Annotated[
+        int, typer.Option(min=0, help="First nodes of the generated graph, a seed of every query each.")
+    ] = 1_800,
     batch: Annotated[int, typer.Option(min=1, help="Queries at once.")] = 256,
     pairs: Annotated[int, typer.Option(min=1, help="Pairs of measurements; medians are reported.")] = 7,
     checked: Annotated[int, typer.Option(min=1, help="Resets whose scores are compared with igraph's.")] = 200,
     damping: Annotated[float, typer.Option(min=0, max=0.999)] = 0.5,
     tol: Annotated[float, typer.Option(help="Bound of the L1 error.")] = 5e-6,
     scaling: Annotated[int, typer.Option(min=0, help="Edges of the largest graph of a scaling series; 0: none.")] = 0,
-    plots: Annotated[Path | None, typer.Option(help="Folder for the plots of the series.")] = None,
+    plots: Annotated[Path | None, typer.Option(help="Folder for the plots of the series; with --scaling.")] = None,
 ) -> None:
     """Measure batched personalized PageRank against igraph, scipy, torch and PyG, and against what the machine allows."""
     from gpu_rag.evaluation.bench_graphs import generated_walk, walk_of_index
     from gpu_rag.evaluation.bench_plots import plot_scaling
     from gpu_rag.evaluation.bench_ppr import bench_scaling, bench_walk
+    from gpu_rag.evaluation.bench_tables import walk_table
 
+    if plots is not None and not scaling:
+        raise InputError("--plots draws the series of --scaling, give that too")
     if index is not None:
         case = walk_of_index(index, questions or (), system, batch)
     else:
-        case = generated_walk(nodes, edges, num_queries=batch, skew=skew, seed=seed, num_passages=nodes // 10)
+        case = generated_walk(nodes, edges, num_queries=batch, skew=skew, seed=seed, num_passages=passages)
     figures = bench_walk(case, damping=damping, tol=tol, pairs=pairs, checked=checked)
     if scaling:
-        figures["scaling"] = bench_scaling(
-            damping=damping, tol=tol, skew=skew, seed=seed, largest=scaling, num_queries=batch
-        )
+        figures["scaling"] = bench_scaling(damping=damping, tol=tol, skew=skew, seed=seed, largest=scaling, num_queries=batch)
         if plots is not None:
             figures["plots"] = [str(path) for path in plot_scaling(figures["scaling"], plots)]
-    typer.echo(_write_figures(json_file, figures))
+    _write_figures(json_file, figures)
+    _console().print(walk_table(figures))
 
 
 @bench.command("activation")
@@ -274,18 +279,22 @@ def bench_activation(
     hops: Annotated[int, typer.Option(min=0, help="How far a query's subgraph reaches.")] = 4,
     c: Annotated[float, typer.Option(min=0, max=0.999, help="Rescaling constant.")] = 0.4,
     tau_a: Annotated[float, typer.Option(min=0, help="Activation threshold.")] = 0.5,
-    follow: Annotated[str, typer.Option(help="Which way the subgraph follows arcs: both or outgoing.")] = "both",
+    outgoing: Annotated[bool, typer.Option("--outgoing/--both", help="Which way the subgraph follows arcs.")] = False,
 ) -> None:
     """Measure batched spreading activation against its authors' algorithm in plain Python and numpy."""
     from gpu_rag.evaluation.bench_activation import bench_spreading
     from gpu_rag.evaluation.bench_graphs import activation_of_index, generated_activation
+    from gpu_rag.evaluation.bench_tables import activation_table
 
     if index is not None:
         case = activation_of_index(index, questions or (), batch, seeds)
     else:
         case = generated_activation(nodes, arcs, num_queries=batch, num_seeds=seeds, skew=skew, seed=seed)
-    figures = bench_spreading(case, hops=hops, c=c, tau_a=tau_a, follow=follow, pairs=pairs, checked=checked)
-    typer.echo(_write_figures(json_file, figures))
+    figures = bench_spreading(
+        case, hops=hops, c=c, tau_a=tau_a, follow="outgoing" if outgoing else "both", pairs=pairs, checked=checked
+    )
+    _write_figures(json_file, figures)
+    _console().print(activation_table(figures))
 
 
 def _write_figures(path: Path, figures: dict[str, Any]) -> str:

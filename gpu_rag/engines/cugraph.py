@@ -97,9 +97,7 @@ def cugraph_leiden(
     return torch.from_numpy(np.argsort(np.argsort(first))[number]).to(graph.device), float(modularity)
 
 
-def _graph(
-    pylibcugraph: Any, cupy: Any, handle: Any, graph: CsrGraph, weight_dtype: torch.dtype, *, transposed: bool
-) -> Any:
+def _graph(pylibcugraph: Any, cupy: Any, handle: Any, graph: CsrGraph, weight_dtype: torch.dtype, *, transposed: bool) -> Any:
     """Return the graph as pylibcugraph's, stored the way an algorithm reads it."""
     return pylibcugraph.SGGraph(
         resource_handle=handle,

@@ -1,31 +1,125 @@
 """Benchmark of spreading activation: ours in a batch against the authors' algorithm in plain Python and numpy, in one run.
 
 Subgraph and cosines are included on both sides. Pairs are measured one right after the other; their ratios' median is
-reported.
+reported. The cosines' share is what is saved where weights are given instead of vectors.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from gpu_rag_kernels import activation_reference as reference
 
 from gpu_rag.evaluation.bench_graphs import ActivationCase
-from gpu_rag.evaluation.bench_ppr import peak_rss_bytes
+from gpu_rag.evaluation.bench_ppr import surroundings
 from gpu_rag.evaluation.roofline import median_seconds, seconds
-from gpu_rag.graph import ActivationResult, spread_activation
+from gpu_rag.graph import ActivationResult, SeedLists, spread_activation
+from gpu_rag.graph.activation import Order, check_arc_values
 
 PEER_QUERIES = 16  # that one measurement of the peer takes
 LEVEL_CHECKED = 50  # queries compared with the level-synchronous reference, which goes through the whole graph
+LEVEL_MARGIN = 1e-6  # the order in which the two add up in float64 is not the same
+_PRODUCT_REPEATS = 3
+
+Follow = Literal["both", "outgoing"]
+
+
+@dataclass(frozen=True, eq=False)
+class Spreading:
+    """One case with its settings, by ours and by the authors' algorithm.
+
+    Attributes:
+        case: Arcs, seeds and vectors of B queries.
+        hops: How far a subgraph reaches.
+        c: Rescaling constant.
+        tau_a: Activation threshold.
+        follow: Which way the subgraph follows arcs.
+    """
+
+    case: ActivationCase
+    hops: int
+    c: float
+    tau_a: float
+    follow: Follow
+
+    @cached_property
+    def vectors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of the queries and of the arcs."""
+        return torch.from_numpy(np.array(self.case.query_vectors)), torch.from_numpy(np.array(self.case.arc_vectors))
+
+    @cached_property
+    def weights(self) -> torch.Tensor:
+        """float32 (B, A), of every arc for every query."""
+        queries, arcs = self.vectors
+        return torch.from_numpy(reference.arc_weights((queries @ arcs.T).numpy(), self.c))
+
+    @cached_property
+    def seeds(self) -> list[list[int]]:
+        """Of each query."""
+        return [part.tolist() for part in torch.tensor_split(self.case.seeds.nodes, self.case.seeds.indptr[1:-1])]
+
+    @cached_property
+    def adjacency(self) -> reference.Adjacency:
+        """The arcs as the authors' algorithm reads them."""
+        graph = self.case.graph
+        return reference.adjacency(graph.num_nodes, graph.source.tolist(), graph.target.tolist())
+
+    def ours(self, order: Order, *, weighed: bool = False, count: int | None = None) -> ActivationResult:
+        """Return what ours finds for all queries, or the first ones, from vectors or from given weights."""
+        lists = self.case.seeds
+        if count is not None:
+            lists = SeedLists(lists.indptr[: count + 1], lists.nodes[: int(lists.indptr[count])])
+        count = lists.num_queries
+        queries, arcs = self.vectors
+        given: dict[str, Any] = {"query_vectors": queries[:count], "arc_vectors": arcs}
+        if weighed:
+            given = {"arc_weights": self.weights[:count]}
+        return spread_activation(
+            self.case.graph, lists, hops=self.hops, c=self.c, tau_a=self.tau_a, order=order, follow=self.follow, **given
+        )
+
+    def checks(self, *, weighed: bool) -> None:
+        """Check the vectors, or the weights, as ours does at every call: of a (B, A) matrix that takes its time."""
+        queries, arcs = (None, None) if weighed else self.vectors
+        weights = self.weights if weighed else None
+        check_arc_values(self.case.graph, self.case.seeds.num_queries, queries, arcs, "arc_weights", weights)
+
+    def authors(self, query: int, *, weighed: bool = False) -> dict[int, float]:
+        """Return the score of every node of one query's subgraph by the authors' algorithm."""
+        given: dict[str, Any] = {"query_vector": self.case.query_vectors[query], "arc_vectors": self.case.arc_vectors}
+        if weighed:
+            given = {"weights": self.weights[query].numpy()}
+        return reference.sequential_scores(
+            self.adjacency, self.seeds[query], hops=self.hops, c=self.c, follow=self.follow, **given
+        )
+
+    def authors_of(self, queries: list[int], *, weighed: bool = False) -> None:
+        """Run these queries one after the other."""
+        for query in queries:
+            self.authors(query, weighed=weighed)
+
+    def level(self, query: int) -> dict[int, float]:
+        """Return the scores of the activated nodes of one query, level by level in float64, from given weights."""
+        graph = self.case.graph
+        scores, _ = reference.level_scores(
+            graph.num_nodes, graph.source, graph.target, self.seeds[query], self.weights[query], self.hops, self.follow
+        )
+        return {node: float(scores[node]) for node in torch.nonzero(scores > self.tau_a).flatten().tolist()}
+
+    def above(self, scores: dict[int, float]) -> dict[int, float]:
+        """Return the activated nodes among these."""
+        return {node: score for node, score in sorted(scores.items()) if score > self.tau_a}
 
 
 def bench_spreading(
-    case: ActivationCase, *, hops: int, c: float, tau_a: float, follow: str, pairs: int, checked: int
+    case: ActivationCase, *, hops: int, c: float, tau_a: float, follow: Follow, pairs: int, checked: int
 ) -> dict[str, Any]:
     """Return figures of one case: seconds a query in both orders, ratios, agreement with the references.
 
@@ -36,102 +130,118 @@ def bench_spreading(
         tau_a: Activation threshold.
         follow: "both" or "outgoing".
         pairs: Of measurements.
-        checked: Queries that are compared.
+        checked: Queries that are compared, at most.
     """
-    queries, arcs = torch.from_numpy(np.array(case.query_vectors)), torch.from_numpy(np.array(case.arc_vectors))
-    options: dict[str, Any] = {"hops": hops, "c": c, "follow": follow}
-    of_query = [part.tolist() for part in torch.tensor_split(case.seeds.nodes, case.seeds.indptr[1:-1])]
-    plain = reference.adjacency(case.graph.num_nodes, case.graph.source.tolist(), case.graph.target.tolist())
-
-    def peer(query: int) -> dict[int, float]:
-        return reference.sequential_scores(
-            plain, of_query[query], query_vector=case.query_vectors[query], arc_vectors=case.arc_vectors, **options
-        )
-
-    num_queries = len(of_query)
+    task = Spreading(case, hops, c, tau_a, follow)
+    num_queries = case.seeds.num_queries
+    checked = min(checked, num_queries)
     load = os.getloadavg()[0]
-    orders = {}
-    for order in ("level", "sequential"):
-        run = partial(
-            spread_activation, case.graph, case.seeds, query_vectors=queries, arc_vectors=arcs, order=order, tau_a=tau_a, **options
-        )
-        result: ActivationResult = run()
-        measured = []
-        for number in range(pairs):
-            chosen = [(number * PEER_QUERIES + place) % num_queries for place in range(PEER_QUERIES)]
-            mine = seconds(run) / num_queries
-            measured.append((mine, seconds(lambda chosen=chosen: [peer(query) for query in chosen]) / len(chosen)))
-        weights = torch.from_numpy(reference.arc_weights((queries @ arcs.T).numpy(), c))
-        given = partial(spread_activation, case.graph, case.seeds, arc_weights=weights, order=order, tau_a=tau_a, **options)
-        orders[order] = {
-            "us_per_query": 1e6 * median(one for one, _ in measured),
-            "authors_us_per_query": 1e6 * median(other for _, other in measured),
-            "ratio_to_authors": median(other / one for one, other in measured),
-            "pairs": [{"ours_s_per_query": one, "authors_s_per_query": other} for one, other in measured],
-            "nodes_seen": float(result.num_nodes_seen.double().mean()),
-            "arcs_weighed": float(result.num_arcs_weighed.double().mean()),
-            "cosines_us_per_query": _cosines_us(result, case),
-            "all_cosines_by_product_us_per_query": 1e6 * median_seconds(lambda: queries @ arcs.T, 3) / num_queries,
-            "activated": float(result.nodes.numel() / max(1, num_queries)),
-            "agreement": _agreement(given(), case, of_query, weights, order, tau_a, options, min(checked, num_queries)),
-        }
+    queries, arcs = task.vectors
+    orders: tuple[Order, ...] = ("level", "sequential")
+    timed = {order: _timed(task, order, pairs) for order in orders}
+    authors = [task.above(task.authors(query)) for query in range(checked)]
     return {
         "case": case.name,
         "nodes": case.graph.num_nodes,
         "arcs": case.graph.num_arcs,
         "queries": num_queries,
+        "seeds": float(case.seeds.nodes.numel() / num_queries),
         "hops": hops,
         "c": c,
         "tau_a": tau_a,
         "follow": follow,
-        "orders": orders,
-        "threads": torch.get_num_threads(),
-        "load": [load, os.getloadavg()[0]],
-        "peak_rss_bytes": peak_rss_bytes(),
+        "orders": {order: timed[order] | {"agreement": agreement(task, order, authors)} for order in orders},
+        "all_cosines_by_product_us_per_query": 1e6 * median_seconds(lambda: queries @ arcs.T, _PRODUCT_REPEATS) / num_queries,
+    } | surroundings(load)
+
+
+def _timed(task: Spreading, order: Order, pairs: int) -> dict[str, Any]:
+    """Return medians of pairs, each measured with vectors and with given weights."""
+    result = task.ours(order)
+    task.ours(order, weighed=True)
+    task.authors(0, weighed=True)  # what is prepared once is kept from here on
+    num_queries = task.case.seeds.num_queries
+    measured = []
+    for number in range(pairs):
+        chosen = [(number * PEER_QUERIES + place) % num_queries for place in range(PEER_QUERIES)]
+        measured.append(
+            {
+                "ours_s_per_query": seconds(partial(task.ours, order)) / num_queries,
+                "authors_s_per_query": seconds(partial(task.authors_of, chosen)) / len(chosen),
+                "ours_cosines_s_per_query": _cosine_seconds(task, order) / num_queries,
+                "authors_cosines_s_per_query": _authors_cosine_seconds(task, chosen) / len(chosen),
+            }
+        )
+    ratios = [pair["authors_s_per_query"] / pair["ours_s_per_query"] for pair in measured]
+    return {
+        "pairs": measured,
+        "us_per_query": 1e6 * median(pair["ours_s_per_query"] for pair in measured),
+        "authors_us_per_query": 1e6 * median(pair["authors_s_per_query"] for pair in measured),
+        "ratio_to_authors": median(ratios),
+        "cosines": {side: _cosines(measured, side) for side in ("ours", "authors")},
+        "nodes_seen": float(result.num_nodes_seen.double().mean()),
+        "arcs_weighed": float(result.num_arcs_weighed.double().mean()),
+        "activated": float(result.nodes.numel() / num_queries),
+        "flagged": int((result.flags != 0).sum()),
     }
 
 
-def _cosines_us(result: ActivationResult, case: ActivationCase) -> float:
-    """Return what the cosines take by themselves: as many products of random arcs with one query."""
-    random = np.random.default_rng(0)
-    count = max(1, round(float(result.num_arcs_weighed.double().mean())))
-    chosen = random.integers(0, case.graph.num_arcs, (64, count))
-    return 1e6 * median_seconds(lambda: [case.arc_vectors[arcs] @ case.query_vectors[0] for arcs in chosen], 3) / len(chosen)
+def _cosine_seconds(task: Spreading, order: Order) -> float:
+    """Return how much longer ours takes from vectors than from given weights, the checks of either left out."""
+    with_vectors, with_weights = (
+        seconds(partial(task.ours, order, weighed=weighed)) - seconds(partial(task.checks, weighed=weighed))
+        for weighed in (False, True)
+    )
+    return with_vectors - with_weights
 
 
-def _agreement(
-    result: ActivationResult, case: ActivationCase, of_query: list[list[int]], weights: torch.Tensor, order: str, tau_a: float,
-    options: dict[str, Any], checked: int,
-) -> dict[str, Any]:  # fmt: skip
-    """Return how many queries equal the reference of their order on the same weights, and the Jaccard index of the sets.
+def _authors_cosine_seconds(task: Spreading, queries: list[int]) -> float:
+    with_vectors, with_weights = (seconds(partial(task.authors_of, queries, weighed=weighed)) for weighed in (False, True))
+    return with_vectors - with_weights
 
-    The sets of both orders are compared with the sequential reference's.
+
+def _cosines(measured: list[dict[str, float]], side: str) -> dict[str, float]:
+    """Return what the cosines take of one side's time; where that is less than the noise it may be below 0."""
+    alone = median(pair[f"{side}_cosines_s_per_query"] for pair in measured)
+    return {"us_per_query": 1e6 * alone, "share": alone / median(pair[f"{side}_s_per_query"] for pair in measured)}
+
+
+def agreement(task: Spreading, order: Order, authors: list[dict[int, float]]) -> dict[str, Any]:
+    """Return how many queries equal their order's reference on the same weights, and how near the sets are to the authors'.
+
+    Args:
+        task: What was measured.
+        order: "sequential" must be equal exactly, "level" have the same nodes with scores within `LEVEL_MARGIN`.
+        authors: Activated nodes of the first queries by the authors' algorithm, from its own cosines.
     """
-    graph = case.graph
-    plain = reference.adjacency(graph.num_nodes, graph.source.tolist(), graph.target.tolist())
-    equal, jaccards, largest = 0, [], 0.0
-    for query in range(checked):
-        part = slice(int(result.indptr[query]), int(result.indptr[query + 1]))
-        ours = dict(zip(result.nodes[part].tolist(), result.scores[part].tolist(), strict=True))
-        sequential = reference.sequential_scores(
-            plain, of_query[query], weights=weights[query].numpy(), hops=options["hops"], c=0.0, follow=options["follow"]
-        )
-        expected = {node: score for node, score in sorted(sequential.items()) if score > tau_a}
-        union = ours.keys() | expected.keys()
-        jaccards.append(len(ours.keys() & expected.keys()) / len(union) if union else 1.0)
-        if order == "level" and query < LEVEL_CHECKED:
-            scores, _ = reference.level_scores(
-                graph.num_nodes, graph.source, graph.target, of_query[query], weights[query], options["hops"], options["follow"]
-            )
-            expected = {node: float(scores[node]) for node in torch.nonzero(scores > tau_a).flatten().tolist()}
-            differences = [abs(score - expected.get(node, 0.0)) for node, score in ours.items()]
-            largest = max(largest, *differences, 0.0) if differences else largest
-            equal += list(ours) == list(expected) and largest <= 1e-6
-        elif order == "sequential":
-            equal += ours == expected
+    checked = len(authors)
+    compared = min(checked, LEVEL_CHECKED) if order == "level" else checked
+    equal, largest = 0, 0.0
+    for query, ours in enumerate(_by_query(task.ours(order, weighed=True, count=compared))):
+        expected = task.level(query) if order == "level" else task.above(task.authors(query, weighed=True))
+        differences = [abs(ours.get(node, 0.0) - expected.get(node, 0.0)) for node in ours.keys() | expected.keys()]
+        difference = max(differences, default=0.0)
+        equal += ours.keys() == expected.keys() and difference <= (LEVEL_MARGIN if order == "level" else 0.0)
+        largest = max(largest, difference)
+    found = _by_query(task.ours(order, count=checked))
+    jaccards = [jaccard(set(ours), set(theirs)) for ours, theirs in zip(found, authors, strict=True)]
     return {
-        "compared": min(checked, LEVEL_CHECKED) if order == "level" else checked,
+        "compared": compared,
         "equal": equal,
         "largest_difference": largest,
-        "jaccard_to_authors": {"mean": mean(jaccards), "min": min(jaccards)},
+        "jaccard_to_authors": {"queries": checked, "mean": mean(jaccards), "min": min(jaccards)},
     }
+
+
+def jaccard(left: set[int], right: set[int]) -> float:
+    """Return the share of what is in both in what is in either; 1 if both are empty."""
+    return len(left & right) / len(left | right) if left | right else 1.0
+
+
+def _by_query(result: ActivationResult) -> list[dict[int, float]]:
+    """Return the scores by node of each query."""
+    bounds = result.indptr.tolist()
+    return [
+        dict(zip(result.nodes[start:stop].tolist(), result.scores[start:stop].tolist(), strict=True))
+        for start, stop in itertools.pairwise(bounds)
+    ]

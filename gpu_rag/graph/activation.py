@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -37,11 +38,11 @@ class ActivationResult:
         indptr: int64 (B + 1,), offsets of the queries.
         nodes: int32 (K,), ascending within a query, all whose score is above tau_a.
         scores: float64 (K,), in (tau_a, 1].
-        path_seeds: int32 (K,), the seed that the node's path starts from; -1 if what it has came from nodes that are no
-            nearer to a seed than itself, or if the backend keeps no paths.
+        path_seeds: int32 (K,), the seed that the node's path starts from; -1 if the backend keeps no paths.
         path_indptr: int64 (K + 1,), offsets of the paths.
-        path_arcs: int32, the arcs from seed to node: of the pass that gave the node most, at each step the arc that gave
-            most among those from nearer the seed. A seed's path is empty.
+        path_arcs: int32, the arcs from seed to node, each of weight above 0. A node's last arc is the one over which it got
+            its largest addition of all passes (the first of equal ones), unless that came from a node whose own path leads
+            through it; the rest is the path of the arc's other end. A seed's path is empty.
         flags: uint8 (B,), `SeedFlag` NO_SEED or BAD_SEED; such a query has no node.
         num_nodes_seen: int32 (B,), nodes of the query's subgraph.
         num_arcs_weighed: int32 (B,), arcs whose weight was needed.
@@ -122,8 +123,9 @@ def spread_activation(
     task = _Task(graph, indptr, nodes, query_vectors, arc_vectors, arc_weights, hops, both_ways, c, tau_a, sequential)
     if choose_backend(backend, torch.device("cpu")) == "numba":
         blocks = plan_blocks(seeds.num_queries, _BLOCK, seeds.num_queries)
+        spare: SimpleQueue[Any] = SimpleQueue()
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            found, path_arcs, seen, arcs = _joined(list(pool.map(lambda block: _activate(task, *block), blocks)))
+            found, path_arcs, seen, arcs = _joined(list(pool.map(lambda block: _activate(task, block, spare), blocks)))
     elif sequential:
         raise InputError("order='sequential' needs the numba backend")
     else:
@@ -136,20 +138,29 @@ def spread_activation(
     )  # fmt: skip
 
 
-def _activate(task: _Task, start: int, stop: int) -> Any:
-    """Return what the kernel finds for queries [start, stop)."""
+def _activate(task: _Task, block: tuple[int, int], spare: SimpleQueue[Any]) -> Any:
+    """Return what the kernel finds for queries [start, stop); spare holds the scratch of threads that are done with theirs."""
     from gpu_rag_kernels import activation_numba
 
+    start, stop = block
     indptr, graph = task.indptr[start : stop + 1], task.graph
-    vectors, weights = None, None
+    query_vectors, arc_vectors, length = np.empty(0, np.float32), np.empty(0, np.float32), 0
+    weights = np.empty((1, 0), np.float32)
     if task.arc_weights is not None:
         weights = task.arc_weights[start:stop].contiguous().numpy()
     elif task.query_vectors is not None and task.arc_vectors is not None:
-        vectors = (flat_vectors(task.query_vectors[start:stop]), flat_vectors(task.arc_vectors), padded_width(task.arc_vectors))
-    return activation_numba.activate(
-        tuple(graph.incidence), graph.num_nodes, graph.num_arcs, indptr - indptr[0], task.seeds[indptr[0] : indptr[-1]],
-        vectors, weights, weights is not None, task.hops, task.both_ways, task.c, task.tau_a, task.sequential,
+        query_vectors, arc_vectors = flat_vectors(task.query_vectors[start:stop]), flat_vectors(task.arc_vectors)
+        length = padded_width(task.arc_vectors)
+    try:
+        work = spare.get_nowait()
+    except Empty:
+        work = activation_numba.scratch(graph.num_nodes, graph.num_arcs)
+    found = activation_numba.activate(
+        tuple(graph.incidence), tuple(work), indptr - indptr[0], task.seeds[indptr[0] : indptr[-1]],
+        (query_vectors, arc_vectors, length, weights, task.c), task.hops, task.both_ways, task.tau_a, task.sequential,
     )  # fmt: skip
+    spare.put(work)
+    return found
 
 
 def _plain_weights(task: _Task, query: int) -> torch.Tensor:

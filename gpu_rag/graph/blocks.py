@@ -46,7 +46,9 @@ def choose_backend(backend: Backend, device: torch.device) -> str:
     if cause is None:
         return fast
     if backend != "auto":
-        raise MissingDependencyError(f"backend={backend!r} does not load ({cause}); pip install 'gpu-rag[cpu]' or 'gpu-rag[cuda]'")
+        raise MissingDependencyError(
+            f"backend={backend!r} does not load ({cause}); pip install 'gpu-rag[cpu]' or 'gpu-rag[cuda]'"
+        )
     return "torch"
 
 

@@ -85,8 +85,8 @@ def personalized_pagerank(
     """Return the personalized PageRank of every query.
 
     A query's result does not depend on its batch: bit-equal by `numba`, where each query sweeps until its own certificate
-    holds, and by `triton`; to 1e-6 by `torch`, where all take the sweeps that suffice for any (`num_sweeps`). float32 carries rounding of
-    about 1e-7 in L1; a tol below what the dtype holds comes back flagged NOT_CONVERGED.
+    holds, and by `triton`; to 1e-6 by `torch`, where all take the sweeps that suffice for any (`num_sweeps`). float32
+    carries rounding of about 1e-7 in L1; a tol below what the dtype holds comes back flagged NOT_CONVERGED.
 
     Args:
         graph: N nodes, on one device.

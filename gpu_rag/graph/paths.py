@@ -1,7 +1,8 @@
 """Batched cheapest semantic paths among each query's nodes.
 
 The cost of an arc is 1 - max(0, cos(query, arc)), so a cheap path is a short chain of relations that the query is about. Arcs
-are followed either way. Of parallel arcs between two nodes the cheapest stands, of equal ones the lowest number.
+are followed either way. Of parallel arcs between two nodes the cheapest stands, of equal ones the lowest number. Best-first
+search: a partial path waits under its cost so far and the least that its last node still needs to one of the query's nodes.
 Device: CPU, numba.
 """
 
@@ -29,7 +30,7 @@ class SemanticPaths:
 
     Attributes:
         indptr: int64 (B + 1,), offsets of the queries.
-        costs: float64 (P,).
+        costs: float64 (P,), the arcs' costs, added up from the path's lower end on.
         arc_indptr: int64 (P + 1,), offsets of the paths among the arcs.
         arcs: int32, arc numbers from the path's lower end to its higher one; which way an arc points says the graph.
         nodes: int32, one more a path than arcs: those of path i are `nodes[arc_indptr[i] + i : arc_indptr[i + 1] + i + 1]`.
@@ -54,7 +55,7 @@ def cheapest_paths(
     arc_costs: torch.Tensor | None = None,
     k: int,
     max_length: int = 3,
-    max_expansions: int = 100_000,
+    max_expansions: int = 1_000_000,
 ) -> SemanticPaths:
     """Return each query's k cheapest simple paths between two different ones of its nodes; exact, and bit-equal in any batch.
 
@@ -68,7 +69,8 @@ def cheapest_paths(
         arc_costs: float32 (B, A), >= 0, instead of the two.
         k: >= 1; fewer come back where there are fewer.
         max_length: Most arcs of a path, >= 1.
-        max_expansions: Partial paths that are gone on with, at most, >= 1: a hub makes a query CUT, not slow.
+        max_expansions: Arcs after partial paths that a query's search looks at, at most, >= 1: a hub makes a query CUT, not
+            slow, and the search holds about 100 bytes for each at most.
 
     Raises:
         InputError: On a shape, dtype or parameter out of these bounds; a bad row is flagged instead.
@@ -94,8 +96,9 @@ def cheapest_paths(
         elif query_vectors is not None and arc_vectors is not None:
             vectors = (flat_vectors(query_vectors[start:stop]), flat_vectors(arc_vectors), padded_width(arc_vectors))
         found = paths_numba.cheapest(
-            incidence, graph.num_nodes, part - part[0], nodes[part[0] : part[-1]], vectors, costs, k, max_length, max_expansions
-        )
+            incidence, graph.num_nodes, graph.num_arcs, part - part[0], nodes[part[0] : part[-1]], vectors, costs, k,
+            max_length, max_expansions,
+        )  # fmt: skip
         return _best(k, *found)
 
     with ThreadPoolExecutor(torch.get_num_threads()) as pool:

@@ -1,17 +1,25 @@
 """Spreading activation over the active part of an arc graph, one query after the other.
 
+Of a query's subgraph only its nodes are gathered. A pass ends as soon as no node above 0 is left that has not spread, and the
+weight of an arc is computed when a node above 0 first spreads over it: both change nothing in the result, since a node at 0
+and an arc of weight 0 add nothing, but most arcs are never looked at.
+
+Marks: `state[node]` is a time. Below `base` the node is off the subgraph, from `first` on it was found in this pass. Time only
+rises, so nothing is cleared between queries. Inner helpers take arrays one by one: numba counts references to those in a tuple.
+
 Imports numba; import it at use. numba's cache on disk looks at no other file: after a change in `vector_code`, change this
 one too.
 
-Shape suffixes: N nodes, A arcs, D dimensions, B queries, I entries of the incidence, P passes (seeds) of a query.
+Shape suffixes: N nodes, A arcs, D dimensions, B queries, I entries of the incidence.
 Source: SA-RAG (arXiv:2512.15922) as its authors' public code runs it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
@@ -60,6 +68,33 @@ def dot(typing: Any, left: Any, right: Any, left_start: Any, right_start: Any, l
     return types.float32(left, right, left_start, right_start, length), _emit_dot
 
 
+class Scratch(NamedTuple):
+    """What one thread works in, query after query; never cleared."""
+
+    clock: npt.NDArray[np.int64]  # (2,): the time, the number of the query
+    state: npt.NDArray[np.int64]  # (N,)
+    scores: npt.NDArray[np.float64]  # (N,), of the subgraph's nodes
+    added: npt.NDArray[np.float64]  # (N,), 0 outside a level
+    best: npt.NDArray[np.float64]  # (N,), the largest addition; infinite at a seed, so that it gets no parent
+    parent: npt.NDArray[np.int32]  # (N,), where that addition came from; -1: nowhere yet
+    parent_arc: npt.NDArray[np.int32]  # (N,), over which arc
+    queue: npt.NDArray[np.int32]  # (N,), of the subgraph, then of a pass
+    touched: npt.NDArray[np.int32]  # (N,), what a level adds to
+    positive: npt.NDArray[np.int32]  # (N,), nodes above 0, as they get there
+    arc_query: npt.NDArray[np.int64]  # (A,), the last query that the arc was weighed for
+    arc_weight: npt.NDArray[np.float32]  # (A,)
+
+
+def scratch(num_nodes: int, num_arcs: int) -> Scratch:
+    """Return what a thread works in; pages that no query touches are never written."""
+    scores, added, best = (np.zeros(num_nodes) for _ in range(3))
+    parent, parent_arc, queue, touched, positive = (np.zeros(num_nodes, np.int32) for _ in range(5))
+    return Scratch(
+        np.zeros(2, np.int64), np.zeros(num_nodes, np.int64), scores, added, best, parent, parent_arc, queue, touched, positive,
+        np.zeros(num_arcs, np.int64), np.zeros(num_arcs, np.float32),
+    )  # fmt: skip
+
+
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _grown(array: Any, size: int, needed: int) -> Any:
     """Return the array, or a larger one that starts with its first `size` elements."""
@@ -95,227 +130,244 @@ def _reach(incidence: Any, seeds: Any, hops: int, both_ways: bool, epoch: int, s
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _weight(arc: Any, q: int, vectors: Any, weights: Any, scaled: bool, c: float, known: Any) -> Any:
-    """Return the arc's weight for query q; computed when it is first needed, since few arcs of a subgraph carry anything."""
-    stamp, kept, count = known
-    if stamp[arc] != q + 1:
-        stamp[arc] = q + 1
-        count[0] += 1
-        cosine = np.float32(0)
-        if weights is not None:
-            cosine = weights[q, arc]
-        if vectors is not None:
-            query_vectors, arc_vectors, length = vectors
-            cosine = dot(query_vectors, arc_vectors, q * length, np.int64(arc) * length, length)
-        if not scaled:
-            cosine = max((cosine - np.float32(c)) / (np.float32(1) - np.float32(c)), np.float32(0))
-        kept[arc] = cosine
-    return kept[arc]
+def _enter(incidence: Any, seeds: Any, hops: int, both_ways: bool, base: int, work: Any) -> Any:
+    """Mark and reset what lies within `hops` arcs of the seeds; return how many nodes, and how many distinct seeds, first.
+
+    The seeds stand first in the queue, in their order.
+    """
+    indptr, _, neighbours, outgoing = incidence
+    _, state, scores, _, best, parent, _, queue, _, _, _, _ = work
+    size = 0
+    for s in range(seeds.size):
+        node = seeds[s]
+        if state[node] != base:
+            state[node], scores[node], best[node], parent[node], queue[size] = base, 0.0, np.inf, -1, node
+            size += 1
+    num_seeds, start = size, 0
+    for _ in range(hops):
+        stop = size
+        for i in range(start, stop):
+            for e in range(indptr[queue[i]], indptr[queue[i] + 1]):
+                node = neighbours[e]
+                if state[node] != base and (both_ways or outgoing[e]):
+                    state[node], scores[node], best[node], parent[node], queue[size] = base, 0.0, 0.0, -1, node
+                    size += 1
+        start = stop
+        if size == stop:
+            break
+    return size, num_seeds
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _link(incidence: Any, active: Any, here: int, epoch: int) -> None:
-    """Write the neighbours of a node within the subgraph, and the arcs to them, unless it was done before."""
-    indptr, incident, neighbours, _ = incidence
-    stamp, local, nodes, starts, ends, link_node, link_arc, num_links = active
-    if ends[here] >= 0:
-        return
-    size = num_links[0]
-    starts[here] = size
-    for e in range(indptr[nodes[here]], indptr[nodes[here] + 1]):
-        if stamp[neighbours[e]] == epoch:
-            link_node[size], link_arc[size] = local[neighbours[e]], incident[e]
-            size += 1
-    ends[here], num_links[0] = size, size
+def _weight(cosine: Any, c: float) -> Any:
+    """Return max(0, (cosine - c) / (1 - c)) in float32."""
+    scaled = (cosine - np.float32(c)) / (np.float32(1) - np.float32(c))
+    return max(scaled, np.float32(0))
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _weigh(
+    begin: int, end: int, incident: Any, neighbours: Any, state: Any, base: int, query: int, arc_query: Any, arc_weight: Any,
+    query_vectors: Any, offset: int, arc_vectors: Any, length: int, weights: Any, c: float,
+) -> int:  # fmt: skip
+    """Weigh the arcs at a node that lie in the subgraph, unless that was done for this query; return how many were new."""
+    count = 0
+    for e in range(begin, end):
+        arc = incident[e]
+        if state[neighbours[e]] >= base and arc_query[arc] != query:
+            arc_query[arc] = query
+            count += 1
+            if length == 0:
+                arc_weight[arc] = weights[arc]
+            else:
+                arc_weight[arc] = _weight(dot(query_vectors, arc_vectors, offset, np.int64(arc) * length, length), c)
+    return count
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _offer(there: int, here: int, arc: int, gain: float, best: Any, parent: Any, parent_arc: Any) -> None:
+    """Make `here` the parent of `there` for its larger addition, unless it descends from it."""
+    if parent[there] >= 0 and parent_arc[there] != arc:
+        above = here
+        while above >= 0:
+            if above == there:
+                return
+            above = parent[above]
+    best[there], parent[there], parent_arc[there] = gain, here, arc
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _spread_level(
-    incidence: Any, active: Any, seed: int, scores: Any, run: Any, q: int, vectors: Any, weights: Any, scaled: bool, c: float,
-    known: Any,
-) -> int:  # fmt: skip
-    """Spread from one seed level by level; return how many nodes were visited, or found when none was left that gives.
+    incidence: Any, seed: int, base: int, query: int, similarity: Any, num_positive: int, work: Any
+) -> Any:  # fmt: skip
+    """Spread from one seed level by level; return how many nodes are above 0, and how many arcs were weighed.
 
     All additions of a level use the scores at its start; they are added up in float64, in the order in which the level's
     nodes were found and of their arcs, and capped once.
     """
-    _, _, _, starts, ends, neighbours, arcs, _ = active
-    order, level, added, touched, best, parent, parent_arc, waiting = run
-    order[0], level[seed], size, first = seed, 0, 1, 0
-    if scores[seed] == 0.0:
-        waiting += 1
-    scores[seed] = 1.0
-    depth = 0
-    while first < size and waiting > 0:
+    indptr, incident, neighbours, _ = incidence
+    clock, state, scores, added, best, parent, parent_arc, queue, touched, positive, arc_query, arc_weight = work
+    query_vectors, offset, arc_vectors, length, weights, c = similarity
+    first = clock[0] + 1
+    mark = first
+    queue[0], state[seed], size, start = seed, mark, 1, 0
+    waiting, num_weighed = num_positive, 0  # nodes above 0 that have not spread in this pass
+    while start < size and waiting > 0:
         stop, num_touched = size, 0
-        depth += 1
-        for k in range(first, stop):
-            here = order[k]
-            _link(incidence, active, here, q + 1)
-            for e in range(starts[here], ends[here]):
-                there = neighbours[e]
-                if level[there] < 0:
-                    level[there] = depth
-                    order[size] = there
-                    size += 1
-            if scores[here] > 0.0:
+        mark += 1
+        for k in range(start, stop):
+            here = queue[k]
+            score = scores[here]
+            if score > 0.0:
                 waiting -= 1
-                for e in range(starts[here], ends[here]):
-                    there = neighbours[e]
-                    gain = np.float64(_weight(arcs[e], q, vectors, weights, scaled, c, known)) * scores[here]
+                num_weighed += _weigh(
+                    indptr[here], indptr[here + 1], incident, neighbours, state, base, query, arc_query, arc_weight,
+                    query_vectors, offset, arc_vectors, length, weights, c,
+                )  # fmt: skip
+            for e in range(indptr[here], indptr[here + 1]):
+                there = neighbours[e]
+                if state[there] < base:
+                    continue
+                if state[there] < first:
+                    state[there], queue[size] = mark, there
+                    size += 1
+                if score > 0.0:
+                    gain = arc_weight[incident[e]] * score
                     if gain > 0.0:
                         if added[there] == 0.0:
                             touched[num_touched] = there
                             num_touched += 1
                         added[there] += gain
-                        if level[there] == depth and gain > best[there]:
-                            best[there], parent[there], parent_arc[there] = gain, here, arcs[e]
+                        if gain > best[there]:
+                            _offer(there, here, incident[e], gain, best, parent, parent_arc)
         for k in range(num_touched):
             there = touched[k]
-            if scores[there] == 0.0 and level[there] == depth:
-                waiting += 1
+            if scores[there] == 0.0:
+                positive[num_positive] = there
+                num_positive += 1
+                waiting += state[there] == mark
             scores[there] = min(1.0, scores[there] + added[there])
             added[there] = 0.0
-        first = stop
-    return size
+        start = stop
+    clock[0] = mark
+    return num_positive, num_weighed
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _spread_sequential(
-    incidence: Any, active: Any, seed: int, scores: Any, run: Any, q: int, vectors: Any, weights: Any, scaled: bool, c: float,
-    known: Any,
-) -> int:  # fmt: skip
-    """Spread from one seed node by node, each addition capped and at once in force; return as `_spread_level`."""
-    _, _, _, starts, ends, neighbours, arcs, _ = active
-    order, level, done, _, best, parent, parent_arc, waiting = run
-    order[0], level[seed], size, first = seed, 0, 1, 0
-    if scores[seed] == 0.0:
-        waiting += 1
-    scores[seed] = 1.0
-    done[:] = 0.0
-    while first < size and waiting > 0:
-        here = order[first]
-        done[here] = 1.0
-        first += 1
-        _link(incidence, active, here, q + 1)
-        for e in range(starts[here], ends[here]):
-            there = neighbours[e]
-            if level[there] < 0:
-                level[there] = level[here] + 1
-                order[size] = there
-                size += 1
-        if scores[here] > 0.0:
+    incidence: Any, seed: int, base: int, query: int, similarity: Any, num_positive: int, work: Any
+) -> Any:  # fmt: skip
+    """Spread from one seed node by node, each addition capped and at once in force; return what `_spread_level` does."""
+    indptr, incident, neighbours, _ = incidence
+    clock, state, scores, _, best, parent, parent_arc, queue, _, positive, arc_query, arc_weight = work
+    query_vectors, offset, arc_vectors, length, weights, c = similarity
+    first = clock[0] + 1
+    queue[0], state[seed], size, start = seed, first, 1, 0
+    waiting, num_weighed = num_positive, 0  # nodes above 0 that have not spread in this pass
+    while start < size and waiting > 0:
+        here = queue[start]
+        start += 1
+        state[here] = first + 1
+        score = scores[here]
+        if score > 0.0:
             waiting -= 1
-            for e in range(starts[here], ends[here]):
-                there = neighbours[e]
-                gain = np.float64(_weight(arcs[e], q, vectors, weights, scaled, c, known)) * scores[here]
+            num_weighed += _weigh(
+                indptr[here], indptr[here + 1], incident, neighbours, state, base, query, arc_query, arc_weight,
+                query_vectors, offset, arc_vectors, length, weights, c,
+            )  # fmt: skip
+        for e in range(indptr[here], indptr[here + 1]):
+            there = neighbours[e]
+            if state[there] < base:
+                continue
+            if state[there] < first:
+                state[there], queue[size] = first, there
+                size += 1
+            if score > 0.0:
+                gain = arc_weight[incident[e]] * score
                 if gain > 0.0:
-                    if scores[there] == 0.0 and done[there] == 0.0:
-                        waiting += 1
+                    if scores[there] == 0.0:
+                        positive[num_positive] = there
+                        num_positive += 1
+                        waiting += state[there] == first
                     scores[there] = min(1.0, scores[there] + gain)
-                    if level[there] == level[here] + 1 and gain > best[there]:
-                        best[there], parent[there], parent_arc[there] = gain, here, arcs[e]
-    done[:] = 0.0
-    return size
+                    if gain > best[there]:
+                        _offer(there, here, incident[e], gain, best, parent, parent_arc)
+    clock[0] = first + 1
+    return num_positive, num_weighed
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def activate(
-    incidence: Any, num_nodes: int, num_arcs: int, seed_indptr: Any, seed_nodes: Any, vectors: Any, weights: Any,
-    scaled: bool, hops: int, both_ways: bool, c: float, threshold: float, sequential: bool,
+    incidence: Any, work: Any, seed_indptr: Any, seed_nodes: Any, similarity: Any, hops: int, both_ways: bool,
+    threshold: float, sequential: bool,
 ) -> Any:  # fmt: skip
-    """Return what was found for B queries: results, arcs of the paths, nodes seen and arcs weighed of each query.
+    """Return what was found for B queries: results, arcs of the paths, nodes seen and arcs weighed for each query.
 
     Args:
         incidence: indptr int64 (N + 1,), arcs, neighbours int32 (I,) and outgoing bool (I,), arcs ascending at each node.
-        num_nodes: N.
-        num_arcs: A.
+        work: A `Scratch` as a tuple, used by nobody else meanwhile.
         seed_indptr: int64 (B + 1,).
         seed_nodes: int32, in [0, N).
-        vectors: None, or those of the queries and of the arcs, float32, flat, and D, a multiple of 64.
-        weights: Without vectors: float32 (B, A).
-        scaled: These are weights, >= 0; else cosines.
+        similarity: Vectors of the queries and of the arcs, float32, flat; D, a multiple of 64; weights of the arcs, float32
+            (B, A), >= 0, that stand instead if D is 0; the rescaling constant.
         hops: How far the subgraph reaches.
         both_ways: Whether it follows arcs against their direction.
-        c: Rescaling constant.
         threshold: Nodes with a score above it are returned.
         sequential: The authors' order; else level by level.
 
     Returns:
-        Results are indptr int64 (B + 1,) and, per node, its number, score, the seed its path starts from (-1: what it has
-        came from nodes no nearer to a seed) and the end of its path among the arcs of the paths.
+        Results are indptr int64 (B + 1,) and, per node, its number, score, the seed its path starts from and the end of its
+        path among the arcs of the paths.
     """
-    indptr, _, _, _ = incidence
+    clock, _, scores, _, _, parent, parent_arc, queue, _, positive, _, _ = work
+    query_vectors, arc_vectors, length, weights, c = similarity
     num_queries = seed_indptr.size - 1
-    stamp, local, nodes = np.zeros(num_nodes, np.int32), np.empty(num_nodes, np.int32), np.empty(num_nodes, np.int32)
-    known = (np.zeros(num_arcs, np.int32), np.empty(num_arcs, np.float32), np.zeros(1, np.int32))
-    link_node, link_arc = np.empty(64, np.int32), np.empty(64, np.int32)
     out_indptr = np.zeros(num_queries + 1, np.int64)
     seen, weighed = np.zeros(num_queries, np.int32), np.zeros(num_queries, np.int32)
     out_nodes, out_scores, out_seeds = np.empty(64, np.int32), np.empty(64, np.float64), np.empty(64, np.int32)
     path_ends, path_arcs = np.empty(64, np.int64), np.empty(64, np.int32)
     num_out, num_path = 0, 0
-    for q in range(num_queries):
-        epoch = q + 1
-        seeds = seed_nodes[seed_indptr[q] : seed_indptr[q + 1]]
-        size, num_seeds = _reach(incidence, seeds, hops, both_ways, epoch, stamp, local, nodes)
-        starts, ends, needed = np.empty(size, np.int64), np.full(size, -1, np.int64), 0
-        for i in range(size):
-            needed += indptr[nodes[i] + 1] - indptr[nodes[i]]
-        link_node, link_arc = _grown(link_node, 0, needed), _grown(link_arc, 0, needed)
-        num_links = np.zeros(1, np.int64)
-        active = (stamp, local, nodes, starts, ends, link_node, link_arc, num_links)
-        seen[q], known[2][0] = size, 0
-        scores, before, gained = np.zeros(size), np.zeros(size), np.zeros(size)
-        level, order, touched = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.int32)
-        added, best = np.zeros(size), np.empty(size)
-        parent, parent_arc = np.empty((num_seeds, size), np.int32), np.empty((num_seeds, size), np.int32)
-        chosen = np.full(size, -1, np.int32)
-        for number in range(num_seeds):
-            level[:] = -1
-            best[:] = 0.0
-            parent[number] = -1
-            before[:] = scores
-            waiting = 0  # nodes with a score that this pass has not visited yet: without one, nothing more is given
-            for i in range(size):
-                waiting += scores[i] > 0.0
-            run = (order, level, added, touched, best, parent[number], parent_arc[number], waiting)
+    for row in range(num_queries):
+        clock[0] += 1
+        clock[1] += 1
+        base, query = clock[0], clock[1]
+        seen[row], num_seeds = _enter(
+            incidence, seed_nodes[seed_indptr[row] : seed_indptr[row + 1]], hops, both_ways, base, work
+        )
+        seeds = queue[:num_seeds].copy()
+        of_row = (query_vectors, row * length, arc_vectors, length, weights[min(row, weights.shape[0] - 1)], c)
+        num_positive = 0
+        for seed in seeds:
+            if scores[seed] == 0.0:
+                positive[num_positive] = seed
+                num_positive += 1
+            scores[seed] = max(1.0, scores[seed])
             if sequential:
-                visited = _spread_sequential(incidence, active, number, scores, run, q, vectors, weights, scaled, c, known)
+                num_positive, count = _spread_sequential(incidence, seed, base, query, of_row, num_positive, work)
             else:
-                visited = _spread_level(incidence, active, number, scores, run, q, vectors, weights, scaled, c, known)
-            for k in range(visited):
-                i = order[k]
-                gain = scores[i] - before[i]
-                if gain > gained[i] and parent[number, i] >= 0:
-                    gained[i], chosen[i] = gain, number
-        weighed[q] = known[2][0]
-        above = np.flatnonzero(scores > threshold)
-        above = above[np.argsort(nodes[above])]
-        out_nodes = _grown(out_nodes, num_out, num_out + above.size)
-        out_scores = _grown(out_scores, num_out, num_out + above.size)
-        out_seeds = _grown(out_seeds, num_out, num_out + above.size)
-        path_ends = _grown(path_ends, num_out, num_out + above.size)
-        for k in range(above.size):
-            i = above[k]
-            out_nodes[num_out], out_scores[num_out] = nodes[i], scores[i]
-            first, at, number = num_path, i, chosen[i]
-            while at >= num_seeds and number >= 0:
-                if parent[number, at] < 0:  # its score was there before this pass
-                    number -= 1
-                else:
-                    path_arcs = _grown(path_arcs, num_path, num_path + 1)
-                    path_arcs[num_path] = parent_arc[number, at]
-                    num_path += 1
-                    at = parent[number, at]
-            out_seeds[num_out] = -1
-            if at < num_seeds:
-                out_seeds[num_out] = nodes[at]
-                path_arcs[first:num_path] = path_arcs[first:num_path][::-1].copy()
-            else:
-                num_path = first
+                num_positive, count = _spread_level(incidence, seed, base, query, of_row, num_positive, work)
+            weighed[row] += count
+        num_active = 0
+        for k in range(num_positive):
+            if scores[positive[k]] > threshold:
+                positive[num_active] = positive[k]
+                num_active += 1
+        active = np.sort(positive[:num_active])
+        out_nodes = _grown(out_nodes, num_out, num_out + num_active)
+        out_scores = _grown(out_scores, num_out, num_out + num_active)
+        out_seeds = _grown(out_seeds, num_out, num_out + num_active)
+        path_ends = _grown(path_ends, num_out, num_out + num_active)
+        for node in active:
+            begin, at = num_path, node
+            while parent[at] >= 0:
+                path_arcs = _grown(path_arcs, num_path, num_path + 1)
+                path_arcs[num_path] = parent_arc[at]
+                num_path += 1
+                at = parent[at]
+            path_arcs[begin:num_path] = path_arcs[begin:num_path][::-1].copy()
+            out_nodes[num_out], out_scores[num_out], out_seeds[num_out] = node, scores[node], at
             path_ends[num_out] = num_path
             num_out += 1
-        out_indptr[q + 1] = num_out
+        out_indptr[row + 1] = num_out
     found = (out_indptr, out_nodes[:num_out], out_scores[:num_out], out_seeds[:num_out], path_ends[:num_out])
     return found, path_arcs[:num_path], seen, weighed

@@ -171,7 +171,8 @@ def test_an_isolated_node_keeps_its_row_among_a_thousand(pylibcugraph) -> None:
     graph = build_csr(1000, ring, np.roll(ring, 1), undirected=True)
     scores, _ = cugraph_pagerank(graph, torch.eye(1000)[[0, 123]], tol=1e-5)
     assert scores.shape == (2, 1000)
-    assert scores[:, 123].tolist() == [0.0, 1.0]
+    assert float(scores[0, 123]) == 0.0
+    assert float(scores[1, 123]) == pytest.approx(1.0, abs=1e-5)
     labels, _ = cugraph_leiden(random_graph(undirected=True))
     assert labels.shape == (50,)
     assert int((labels == labels[23]).sum()) == 1
@@ -193,7 +194,7 @@ def test_communities_come_back_at_their_nodes_numbered_by_first_node(pylibcugrap
 def test_a_graph_without_edges_and_a_batch_without_queries_work(pylibcugraph) -> None:
     graph = build_csr(3, [], [], undirected=True)
     scores, _ = cugraph_pagerank(graph, torch.eye(3))
-    assert torch.equal(scores, torch.eye(3))
+    torch.testing.assert_close(scores, torch.eye(3), rtol=0, atol=1e-6)
     assert cugraph_pagerank(graph, torch.empty(0, 3))[0].shape == (0, 3)
     assert cugraph_leiden(graph)[0].tolist() == [0, 1, 2]
 

@@ -123,28 +123,48 @@ def test_cosines_are_those_of_the_vectors() -> None:
 
 
 @pytest.mark.parametrize("order", ["level", "sequential"])
-def test_a_path_leads_from_its_seed_to_the_node_over_arcs_that_weigh(order: str) -> None:
+def test_every_node_has_a_path_from_a_seed_over_arcs_that_weigh_and_no_node_twice(order: str) -> None:
     graph, seeds, queries, arcs = case(100, num_arcs=400)
     weights = weights_of(queries, arcs)
-    result = spread_activation(graph, seeds, arc_weights=weights, hops=4, tau_a=0.05, order=order)
+    weights[weights < 0.1] = 0  # so that breadth-first levels and paths over arcs that weigh part ways
+    result = spread_activation(graph, seeds, arc_weights=weights, hops=4, tau_a=0.0, order=order)
     ends = list(zip(graph.source.tolist(), graph.target.tolist(), strict=True))
-    of_query, num_paths = lists(seeds), 0
+    of_query, lengths = lists(seeds), []
     for query in range(100):
         for at in range(int(result.indptr[query]), int(result.indptr[query + 1])):
-            node, seed = int(result.nodes[at]), int(result.path_seeds[at])
-            path = result.path_arcs[int(result.path_indptr[at]) : int(result.path_indptr[at + 1])].tolist()
-            if node in of_query[query]:
-                assert (seed, path) == (node, [])
-            elif seed >= 0:
-                assert seed in of_query[query]
-                here = seed
-                for arc in path:
-                    assert here in ends[arc]
-                    assert weights[query, arc] > 0
-                    here = ends[arc][1] if ends[arc][0] == here else ends[arc][0]
-                assert here == node
-                num_paths += 1
-    assert num_paths > 100
+            node, walk = int(result.nodes[at]), [int(result.path_seeds[at])]
+            for arc in result.path_arcs[int(result.path_indptr[at]) : int(result.path_indptr[at + 1])].tolist():
+                assert weights[query, arc] > 0
+                assert walk[-1] in ends[arc]
+                walk.append(sum(ends[arc]) - walk[-1])
+            assert walk[0] in of_query[query]
+            assert walk[-1] == node
+            assert len(set(walk)) == len(walk)
+            assert (len(walk) == 1) == (node in of_query[query])
+            lengths.append(len(walk))
+    assert max(lengths) > 4
+
+
+def test_a_node_on_the_way_of_an_arc_that_weighs_nothing_still_has_its_path() -> None:
+    # Seed 0 reaches 2 over an arc of weight 0 at the same level as 1, from which 2 has all it has.
+    graph = ArcGraph(3, torch.tensor([0, 0, 1], dtype=torch.int32), torch.tensor([1, 2, 2], dtype=torch.int32))
+    result = spread_activation(
+        graph, SeedLists(torch.tensor([0, 1]), torch.tensor([0])), arc_weights=torch.tensor([[0.9, 0.0, 0.9]]), hops=2
+    )
+    assert result.nodes.tolist() == [0, 1, 2]
+    assert result.path_seeds.tolist() == [0, 0, 0]
+    assert result.path_arcs.tolist() == [0, 0, 2]
+
+
+def test_a_path_names_the_largest_addition() -> None:
+    # 3 gets 0.25 over 1, and 0.9 from 2, which three parallel arcs of 0.3 brought to 0.9.
+    source, target = [0, 1, 0, 0, 0, 2], [1, 3, 2, 2, 2, 3]
+    graph = ArcGraph(4, torch.tensor(source, dtype=torch.int32), torch.tensor(target, dtype=torch.int32))
+    seeds = SeedLists(torch.tensor([0, 1]), torch.tensor([0]))
+    weights = torch.tensor([[0.5, 0.5, 0.3, 0.3, 0.3, 1.0]])
+    result = spread_activation(graph, seeds, arc_weights=weights, hops=2)
+    assert result.nodes.tolist() == [0, 1, 2, 3]
+    assert result.path_arcs[int(result.path_indptr[3]) :].tolist() == [2, 5]
 
 
 def test_bad_rows_are_flagged_and_the_others_are_as_without_them() -> None:

@@ -11,7 +11,9 @@ from gpu_rag.graph import CsrGraph, Neighbourhoods, SeedFlag, SeedLists, build_c
 
 
 def lists(*nodes: list[int]) -> SeedLists:
-    return SeedLists(torch.tensor(np.cumsum([0, *map(len, nodes)])), torch.tensor([node for own in nodes for node in own]).int())
+    return SeedLists(
+        torch.tensor(np.cumsum([0, *map(len, nodes)])), torch.tensor([node for own in nodes for node in own]).int()
+    )
 
 
 def found(result: Neighbourhoods, query: int) -> dict[int, int]:
@@ -51,6 +53,39 @@ def test_a_hop_that_does_not_fit_keeps_its_lowest_nodes_and_says_so() -> None:
     assert found(result, 1) == {0: 1, 1: 2, 2: 2, 5: 0}
     assert found(result, 2) == {999: 0}
     assert result.flags.tolist() == [SeedFlag.CUT, SeedFlag.CUT, 0]
+
+
+def test_query_is_equal_alone_and_in_every_batch() -> None:
+    graph, seeds = random_case(1000)
+    whole = n_hop(graph, lists(*seeds), hops=3, max_nodes=9)
+    assert 0 < int((whole.flags == SeedFlag.CUT).sum()) < 1000
+    for chosen in ([3], [999, 0, 17, 5, 22, 8, 30], list(range(256)), np.random.default_rng(0).permutation(1000).tolist()):
+        part = n_hop(graph, lists(*(seeds[query] for query in chosen)), hops=3, max_nodes=9)
+        for place, query in enumerate(chosen):
+            assert found(part, place) == found(whole, query)
+            assert part.flags[place] == whole.flags[query]
+
+
+def test_a_directed_graph_is_followed_along_its_edges() -> None:
+    graph = build_csr(5, [0, 1, 2, 3], [1, 2, 3, 3], undirected=False)
+    result = n_hop(graph, lists([1], [3], [4]), hops=2)
+    assert [found(result, query) for query in range(3)] == [{1: 0, 2: 1, 3: 2}, {3: 0}, {4: 0}]
+
+
+def test_a_hub_gives_no_more_than_max_nodes_to_each_of_many_queries() -> None:
+    graph = build_csr(100_001, np.zeros(100_000, int), np.arange(1, 100_001), undirected=True)
+    result = n_hop(graph, lists(*([leaf] for leaf in range(1, 2001))), hops=2, max_nodes=50)
+    assert result.nodes.numel() == 2000 * 50
+    assert bool((result.flags == SeedFlag.CUT).all())
+
+
+@pytest.mark.parametrize("num_queries", [0, 1])
+@pytest.mark.parametrize("num_edges", [0, 1])
+def test_no_query_and_no_edge_work(num_queries: int, num_edges: int) -> None:
+    graph = build_csr(3, [0] * num_edges, [2] * num_edges, undirected=True)
+    result = n_hop(graph, lists(*[[2]] * num_queries), hops=4)
+    assert [found(result, query) for query in range(num_queries)] == [{0: 1, 2: 0} if num_edges else {2: 0}] * num_queries
+    assert result.flags.tolist() == [0] * num_queries
 
 
 def test_bad_queries_are_flagged_and_the_others_are_as_without_them() -> None:

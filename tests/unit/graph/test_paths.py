@@ -13,7 +13,9 @@ from gpu_rag.graph import ArcGraph, SeedFlag, SeedLists, SemanticPaths, cheapest
 
 
 def lists(*nodes: list[int]) -> SeedLists:
-    return SeedLists(torch.tensor(np.cumsum([0, *map(len, nodes)])), torch.tensor([node for own in nodes for node in own]).int())
+    return SeedLists(
+        torch.tensor(np.cumsum([0, *map(len, nodes)])), torch.tensor([node for own in nodes for node in own]).int()
+    )
 
 
 def random_case(num_queries: int, num_arcs: int = 60) -> tuple[ArcGraph, list[list[int]], torch.Tensor]:
@@ -63,22 +65,44 @@ def by_enumeration(
 @pytest.mark.parametrize("max_length", [1, 2, 3, 4])
 @pytest.mark.parametrize("k", [1, 5, 5000])
 @pytest.mark.parametrize("num_arcs", [0, 1, 40])
-def test_paths_are_the_cheapest_of_all(max_length: int, k: int, num_arcs: int) -> None:
+def test_paths_are_the_cheapest_of_all_in_their_total_order(max_length: int, k: int, num_arcs: int) -> None:
     graph, ends, costs = random_case(12, num_arcs)
     result = cheapest_paths(graph, lists(*ends), arc_costs=costs, k=k, max_length=max_length)
     for query in range(12):
-        expected = by_enumeration(graph, ends[query], costs[query].numpy(), k, max_length)
-        ours = found(result, query)
-        np.testing.assert_allclose([path[0] for path in ours], [path[0] for path in expected], atol=1e-9)
-        if k == 5000:  # then the same paths, in whichever order rounding put equal costs
-            assert sorted(path[2] for path in ours) == sorted(path[2] for path in expected)
+        assert found(result, query) == by_enumeration(graph, ends[query], costs[query].numpy(), k, max_length)
     assert result.flags.sum() == 0
+
+
+def test_costs_that_rounding_tells_apart_come_in_the_order_of_their_sums() -> None:
+    graph, ends, costs = random_case(12, 40)
+    uneven = costs * torch.from_numpy(10.0 ** np.random.default_rng(0).integers(-12, 3, costs.shape)).float() + 1e-9
+    result = cheapest_paths(graph, lists(*ends), arc_costs=uneven, k=7, max_length=4)
+    for query in range(12):
+        assert found(result, query) == by_enumeration(graph, ends[query], uneven[query].numpy(), 7, 4)
+
+
+def test_of_parallel_arcs_the_cheapest_stands_then_the_lowest_whichever_way_they_point() -> None:
+    graph = ArcGraph(3, torch.tensor([0, 1, 1, 2, 1], dtype=torch.int32), torch.tensor([1, 0, 0, 1, 1], dtype=torch.int32))
+    costs = torch.tensor([[0.5, 0.25, 0.25, 0.5, 0.0], [0.125, 0.25, 0.25, 0.0, 0.0]])
+    result = cheapest_paths(graph, lists([2, 0], [0, 2]), arc_costs=costs, k=9)
+    assert found(result, 0) == [(0.75, 2, [0, 1, 2], [1, 3])]
+    assert found(result, 1) == [(0.125, 2, [0, 1, 2], [0, 3])]
+
+
+def test_among_equal_costs_fewer_arcs_come_first_then_lower_nodes() -> None:
+    source, target = torch.tensor([[0, 0, 1, 2, 0], [1, 2, 3, 3, 3]], dtype=torch.int32)
+    result = cheapest_paths(
+        ArcGraph(4, source, target), lists([0, 3]), arc_costs=torch.tensor([[0.5, 0.5, 0.5, 0.5, 1.0]]), k=2
+    )
+    assert found(result, 0) == [(1.0, 1, [0, 3], [4]), (1.0, 2, [0, 1, 3], [0, 2])]
 
 
 def test_costs_come_from_the_cosines() -> None:
     rng = np.random.default_rng(0)
     graph, ends, _ = random_case(9)
-    queries, arcs = (torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(n, 20)).astype(np.float32))) for n in (9, 60))
+    queries, arcs = (
+        torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(n, 20)).astype(np.float32))) for n in (9, 60)
+    )
     own = cheapest_paths(graph, lists(*ends), query_vectors=queries, arc_vectors=arcs, k=4)
     given = cheapest_paths(graph, lists(*ends), arc_costs=1 - (queries @ arcs.T).clamp(min=0), k=4)
     assert [path[2] for query in range(9) for path in found(own, query)] == [
@@ -88,9 +112,9 @@ def test_costs_come_from_the_cosines() -> None:
 
 
 def test_query_is_bit_equal_alone_and_in_every_batch() -> None:
-    graph, ends, costs = random_case(40)
+    graph, ends, costs = random_case(1000)
     whole = cheapest_paths(graph, lists(*ends), arc_costs=costs, k=6)
-    for chosen in ([3], [39, 0, 17, 5, 22, 8, 30]):
+    for chosen in ([3], [999, 0, 17, 5, 22, 8, 30], list(range(256)), np.random.default_rng(0).permutation(1000).tolist()):
         part = cheapest_paths(graph, lists(*(ends[query] for query in chosen)), arc_costs=costs[chosen], k=6)
         for place, query in enumerate(chosen):
             assert found(part, place) == found(whole, query)
@@ -110,13 +134,28 @@ def test_bad_queries_are_flagged_and_the_others_are_as_without_them() -> None:
 
 
 def test_a_hub_is_cut_not_slow_and_what_was_found_stands() -> None:
-    leaves = 300
-    source = torch.zeros(leaves, dtype=torch.int32)
-    graph = ArcGraph(leaves + 1, source, torch.arange(1, leaves + 1, dtype=torch.int32))
-    ends = lists(list(range(1, leaves + 1)), [1, 2])
-    result = cheapest_paths(graph, ends, arc_costs=torch.ones(2, leaves), k=100_000, max_length=2, max_expansions=50)
-    assert result.flags.tolist() == [SeedFlag.CUT, 0]
-    assert found(result, 1) == [(2.0, 2, [1, 0, 2], [0, 1])]
+    leaves = 20_000
+    source = torch.zeros(leaves + 1, dtype=torch.int32)
+    target = torch.arange(1, leaves + 2, dtype=torch.int32)
+    source[-1], target[-1] = 1, 2
+    graph = ArcGraph(leaves + 1, source, target)
+    ends = lists(list(range(1, leaves + 1)), [1, 2], [0, 1, 2])
+    costs = torch.full((3, leaves + 1), 0.5)
+    costs[:, -1] = 0.25
+    result = cheapest_paths(graph, ends, arc_costs=costs, k=10**9, max_length=2, max_expansions=25_000)
+    assert result.flags.tolist() == [SeedFlag.CUT, 0, SeedFlag.CUT]
+    assert found(result, 0)[0] == found(result, 2)[0] == (0.25, 1, [1, 2], [leaves])
+    assert found(result, 1) == [(0.25, 1, [1, 2], [leaves]), (1.0, 2, [1, 0, 2], [0, 1])]
+    few = cheapest_paths(graph, ends, arc_costs=costs, k=1, max_length=2, max_expansions=25_000)
+    assert found(few, 2) == [(0.25, 1, [1, 2], [leaves])]
+
+
+@pytest.mark.parametrize("num_queries", [0, 1, 2, 3, 31, 33, 255])
+def test_every_number_of_queries_works(num_queries: int) -> None:
+    graph, ends, costs = random_case(num_queries)
+    result = cheapest_paths(graph, lists(*ends), arc_costs=costs, k=2)
+    assert result.indptr.numel() == num_queries + 1
+    assert result.flags.tolist() == [0] * num_queries
 
 
 @pytest.mark.parametrize("name", ["k", "max_length", "max_expansions"])

@@ -1,9 +1,9 @@
 """Personalized PageRank of a block of queries on a CUDA device: Chebyshev iteration, one fused kernel a sweep.
 
-With r the reset divided by its sum and P the row-stochastic walk, z = d P^T z + (1 - d) r is solved from z_0 = 0, z_1 = (1 - d) r
-by `z_{k+1} = w_{k+1} (d P^T z_k + (1 - d) r - z_{k-1}) + z_{k-1}`; the last sweep is plain (w = 1), so that its change s bounds
-the error, ||z - z*||_1 <= d / (1 - d) ||s||_1. Scores are z divided by what the dangling nodes leave of the mass, negative ones
-set to 0. A sweep writes z_{k+1} over z_{k-1}, so two (N, W) arrays are all besides the resets.
+With r the reset divided by its sum and P the row-stochastic walk, z = d P^T z + (1 - d) r is solved from z_0 = 0 and
+z_1 = (1 - d) r by `z_{k+1} = w_{k+1} (d P^T z_k + (1 - d) r - z_{k-1}) + z_{k-1}`; the last sweep is plain (w = 1), so that its
+change s bounds the error, ||z - z*||_1 <= d / (1 - d) ||s||_1. Scores are z divided by what the dangling nodes leave of the
+mass, negative ones set to 0. A sweep writes z_{k+1} over z_{k-1}, so two (N, W) arrays are all besides the resets.
 
 A program sums the edges of one row for `_QUERIES` queries that lie side by side. Rows of more than `SEGMENT` edges are summed
 piece by piece and put together in order by a second kernel, so there are no atomics: a query's bits depend on its column alone.

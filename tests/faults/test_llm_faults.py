@@ -59,7 +59,9 @@ def kill_after(arguments: list[str], index: Path, num_rows: int) -> None:
 def run(arguments: list[str]) -> tuple[int, dict[str, Any]]:
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, env={**os.environ, "GPU_RAG_LOG": "ERROR"})
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return done.returncode, {line["label"]: line for line in lines}["04_extract"]
+    reports = {line["label"]: line for line in lines}
+    assert "04_extract" in reports, done.stderr
+    return done.returncode, reports["04_extract"]
 
 
 def check_faults(tmp_path: Path, count: int, faults: str, kills: list[int]) -> None:

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import torch
+from gpu_rag_kernels import ppr_cpu
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,34 @@ def test_query_is_bit_equal_alone_and_in_every_batch(undirected: bool, dtype: to
         assert torch.equal(personalized_pagerank(graph, reset, backend="numba").scores, batch.scores)
     order = torch.randperm(200, generator=torch.Generator().manual_seed(3))
     assert torch.equal(personalized_pagerank(graph, reset[order], backend="numba").scores, batch.scores[order])
+
+
+@pytest.mark.parametrize("undirected", [False, True])
+def test_thousand_queries_in_another_order_are_bit_equal_to_seven_and_to_one(undirected: bool) -> None:
+    graph, reset = random_graph(300, 900, undirected=undirected), random_reset(1000, 300)
+    order = torch.randperm(1000, generator=torch.Generator().manual_seed(1))
+    shuffled = personalized_pagerank(graph, reset[order], top_range=(10, 200), top_k=20)
+    for chosen in ([731], list(range(500, 507)), list(range(256))):
+        part = personalized_pagerank(graph, reset[chosen], top_range=(10, 200), top_k=20)
+        places = torch.argsort(order)[chosen]
+        for name in ("top_indices", "top_scores", "top_counts", "iterations", "residual", "flags"):
+            assert torch.equal(getattr(part, name), getattr(shuffled, name)[places])
+
+
+def test_less_memory_means_fewer_threads_and_the_same_bits(monkeypatch) -> None:
+    graph, reset = random_graph(300, 900, undirected=True), random_reset(130, 300)
+    expected = personalized_pagerank(graph, reset).scores
+    monkeypatch.setattr(pagerank, "WORKSPACE_BYTES", 1)
+    assert torch.equal(personalized_pagerank(graph, reset).scores, expected)
+    sizes = [ppr_cpu.workspace_bytes(num_nodes, 0, 4, gated=False) for num_nodes in (1000, 2000, 4000)]
+    assert sizes[2] - sizes[1] == 2 * (sizes[1] - sizes[0])  # grows with the nodes, not with the queries
+
+
+def test_a_top_k_beyond_the_range_is_the_whole_range() -> None:
+    graph, reset = random_graph(300, 900, undirected=True), random_reset(3, 300)
+    for backend in BACKENDS:
+        result = personalized_pagerank(graph, reset, backend=backend, top_range=(20, 90), top_k=5000)
+        assert result.top_indices.shape == (3, 70)
 
 
 def test_concurrent_calls_and_thread_counts_give_the_same_bits() -> None:

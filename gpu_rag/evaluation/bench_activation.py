@@ -1,7 +1,7 @@
 """Benchmark of spreading activation: ours in a batch against the authors' algorithm in plain Python and numpy, in one run.
 
 Subgraph and cosines are included on both sides. Pairs are measured one right after the other; their ratios' median is
-reported. The cosines' share is what is saved where weights are given instead of vectors.
+reported. The cosines are measured by themselves too: products of as many arcs' vectors with the query's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpu_rag.evaluation.bench_graphs import ActivationCase
 from gpu_rag.evaluation.bench_ppr import surroundings
 from gpu_rag.evaluation.roofline import median_seconds, seconds
 from gpu_rag.graph import ActivationResult, SeedLists, spread_activation
-from gpu_rag.graph.activation import Order, check_arc_values
+from gpu_rag.graph.activation import Order
 
 PEER_QUERIES = 16  # that one measurement of the peer takes
 LEVEL_CHECKED = 50  # queries compared with the level-synchronous reference, which goes through the whole graph
@@ -85,11 +85,12 @@ class Spreading:
             self.case.graph, lists, hops=self.hops, c=self.c, tau_a=self.tau_a, order=order, follow=self.follow, **given
         )
 
-    def checks(self, *, weighed: bool) -> None:
-        """Check the vectors, or the weights, as ours does at every call: of a (B, A) matrix that takes its time."""
-        queries, arcs = (None, None) if weighed else self.vectors
-        weights = self.weights if weighed else None
-        check_arc_values(self.case.graph, self.case.seeds.num_queries, queries, arcs, "arc_weights", weights)
+    def arcs_of(self, query: int) -> np.ndarray:
+        """Return the arcs of one query's subgraph, ascending; the authors' algorithm takes the cosine of each."""
+        inside = np.zeros(self.case.graph.num_nodes, np.bool_)
+        inside[list(reference.subgraph(self.adjacency, self.seeds[query], self.hops, self.follow))] = True
+        source, target = self.case.graph.source.numpy(), self.case.graph.target.numpy()
+        return np.flatnonzero(inside[source] & inside[target] & (source != target))
 
     def authors(self, query: int, *, weighed: bool = False) -> dict[int, float]:
         """Return the score of every node of one query's subgraph by the authors' algorithm."""
@@ -100,10 +101,10 @@ class Spreading:
             self.adjacency, self.seeds[query], hops=self.hops, c=self.c, follow=self.follow, **given
         )
 
-    def authors_of(self, queries: list[int], *, weighed: bool = False) -> None:
+    def authors_of(self, queries: list[int]) -> None:
         """Run these queries one after the other."""
         for query in queries:
-            self.authors(query, weighed=weighed)
+            self.authors(query)
 
     def level(self, query: int) -> dict[int, float]:
         """Return the scores of the activated nodes of one query, level by level in float64, from given weights."""
@@ -156,10 +157,9 @@ def bench_spreading(
 
 
 def _timed(task: Spreading, order: Order, pairs: int) -> dict[str, Any]:
-    """Return medians of pairs, each measured with vectors and with given weights."""
+    """Return medians of pairs, what the cosines take alone, and what of the graph was needed."""
     result = task.ours(order)
-    task.ours(order, weighed=True)
-    task.authors(0, weighed=True)  # what is prepared once is kept from here on
+    task.authors(0)  # what is prepared once is kept from here on
     num_queries = task.case.seeds.num_queries
     measured = []
     for number in range(pairs):
@@ -168,8 +168,6 @@ def _timed(task: Spreading, order: Order, pairs: int) -> dict[str, Any]:
             {
                 "ours_s_per_query": seconds(partial(task.ours, order)) / num_queries,
                 "authors_s_per_query": seconds(partial(task.authors_of, chosen)) / len(chosen),
-                "ours_cosines_s_per_query": _cosine_seconds(task, order) / num_queries,
-                "authors_cosines_s_per_query": _authors_cosine_seconds(task, chosen) / len(chosen),
             }
         )
     ratios = [pair["authors_s_per_query"] / pair["ours_s_per_query"] for pair in measured]
@@ -178,32 +176,35 @@ def _timed(task: Spreading, order: Order, pairs: int) -> dict[str, Any]:
         "us_per_query": 1e6 * median(pair["ours_s_per_query"] for pair in measured),
         "authors_us_per_query": 1e6 * median(pair["authors_s_per_query"] for pair in measured),
         "ratio_to_authors": median(ratios),
-        "cosines": {side: _cosines(measured, side) for side in ("ours", "authors")},
+        "cosines_us_per_query": cosines_alone(task, result),
         "nodes_seen": float(result.num_nodes_seen.double().mean()),
         "arcs_weighed": float(result.num_arcs_weighed.double().mean()),
+        "arcs_of_subgraph": mean(len(task.arcs_of(query)) for query in range(min(PEER_QUERIES, num_queries))),
         "activated": float(result.nodes.numel() / num_queries),
         "flagged": int((result.flags != 0).sum()),
     }
 
 
-def _cosine_seconds(task: Spreading, order: Order) -> float:
-    """Return how much longer ours takes from vectors than from given weights, the checks of either left out."""
-    with_vectors, with_weights = (
-        seconds(partial(task.ours, order, weighed=weighed)) - seconds(partial(task.checks, weighed=weighed))
-        for weighed in (False, True)
-    )
-    return with_vectors - with_weights
+def cosines_alone(task: Spreading, result: ActivationResult) -> dict[str, float]:
+    """Return microseconds a query that numpy takes for the cosines that ours needed and for the authors'.
 
+    Ours needs some of the arcs that the authors take; here they are spread evenly over those.
+    """
+    products: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {"ours": [], "authors": []}
+    for query in range(min(PEER_QUERIES, task.case.seeds.num_queries)):
+        arcs, needed = task.arcs_of(query), int(result.num_arcs_weighed[query])
+        spread = arcs[np.linspace(0, len(arcs), needed, endpoint=False).astype(np.int64)]
+        products["ours"].append((spread, task.case.query_vectors[query]))
+        products["authors"].append((arcs, task.case.query_vectors[query]))
 
-def _authors_cosine_seconds(task: Spreading, queries: list[int]) -> float:
-    with_vectors, with_weights = (seconds(partial(task.authors_of, queries, weighed=weighed)) for weighed in (False, True))
-    return with_vectors - with_weights
+    def multiply(side: str) -> None:
+        for arcs, vector in products[side]:
+            task.case.arc_vectors[arcs] @ vector
 
-
-def _cosines(measured: list[dict[str, float]], side: str) -> dict[str, float]:
-    """Return what the cosines take of one side's time; where that is less than the noise it may be below 0."""
-    alone = median(pair[f"{side}_cosines_s_per_query"] for pair in measured)
-    return {"us_per_query": 1e6 * alone, "share": alone / median(pair[f"{side}_s_per_query"] for pair in measured)}
+    return {
+        side: 1e6 * median_seconds(partial(multiply, side), _PRODUCT_REPEATS) / len(entries)
+        for side, entries in products.items()
+    }
 
 
 def agreement(task: Spreading, order: Order, authors: list[dict[int, float]]) -> dict[str, Any]:

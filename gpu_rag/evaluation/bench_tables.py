@@ -50,9 +50,11 @@ def activation_table(figures: Mapping[str, Any]) -> Table:
         table.add_row(f"{order}, us a query", _number(found["us_per_query"]), note)
         ratio = f"{found['ratio_to_authors']:.1f} x ours, median of pairs"
         table.add_row("authors' algorithm", _number(found["authors_us_per_query"]), ratio)
-        ours, authors = found["cosines"]["ours"], found["cosines"]["authors"]
-        note = f"{ours['share']:.0%} of ours, {found['arcs_weighed']:.0f} arcs; {authors['share']:.0%} of the authors'"
-        table.add_row("cosines of ours, us", _number(ours["us_per_query"]), note)
+        cosines = found["cosines_us_per_query"]
+        note = f"{cosines['ours'] / found['us_per_query']:.0%} of ours, by numpy, {found['arcs_weighed']:.0f} arcs"
+        table.add_row("cosines of ours, us", _number(cosines["ours"]), note)
+        note = f"{cosines['authors'] / found['authors_us_per_query']:.0%} of theirs, {found['arcs_of_subgraph']:.0f} arcs"
+        table.add_row("cosines of the authors, us", _number(cosines["authors"]), note)
         same = found["agreement"]
         difference = f"largest difference {same['largest_difference']:.1e}"
         table.add_row("equal to its reference", f"{same['equal']} of {same['compared']}", difference)

@@ -32,7 +32,9 @@ def test_figures_of_a_case_equal_the_references_and_can_be_shown(case: Activatio
         assert same["jaccard_to_authors"]["queries"] == 15
         ratios = sorted(pair["authors_s_per_query"] / pair["ours_s_per_query"] for pair in found["pairs"])
         assert found["ratio_to_authors"] == ratios[1]
-        assert found["cosines"].keys() == {"ours", "authors"}
+        assert found["cosines_us_per_query"].keys() == {"ours", "authors"}
+        assert 3 < found["arcs_weighed"] < 600
+        assert 3 < found["arcs_of_subgraph"] < 600
         assert found["activated"] > 3
         assert found["flagged"] == 0
         assert found["nodes_seen"] > 3
@@ -67,6 +69,13 @@ def test_reference_of_the_other_order_is_told_from_this_one() -> None:
     assert sequential == pytest.approx({0: 1.0, 1: 0.624, 2: 0.56})
     for order in ("level", "sequential"):
         assert agreement(task, order, [sequential])["equal"] == 1  # type: ignore[arg-type]
+
+
+def test_arcs_of_a_subgraph_lie_between_its_nodes_without_loops() -> None:
+    graph = ArcGraph(5, torch.tensor([0, 1, 1, 2, 3, 0]).int(), torch.tensor([1, 1, 2, 3, 4, 1]).int())
+    seeds = SeedLists(torch.tensor([0, 1]), torch.tensor([0]))
+    case = ActivationCase("path", graph, seeds, np.ones((1, 1), np.float32), np.ones((6, 1), np.float32))
+    assert Spreading(case, hops=2, c=0.0, tau_a=0.5, follow="both").arcs_of(0).tolist() == [0, 2, 5]
 
 
 def test_jaccard_of_sets_by_hand() -> None:

@@ -13,6 +13,7 @@ from gpu_rag.graph.pagerank import PageRankResult, personalized_pagerank
 from gpu_rag.graph.paths import SemanticPaths, cheapest_paths
 from gpu_rag.graph.reset import SeedFlag, SparseReset
 from gpu_rag.graph.seeds import SeedLists
+from gpu_rag.graph.tables import arcs_of_tables, csr_of_tables, node_rows
 from gpu_rag.graph.topk import TopK, topk_in_range
 
 __all__ = [
@@ -29,10 +30,13 @@ __all__ = [
     "SentenceGates",
     "SparseReset",
     "TopK",
+    "arcs_of_tables",
     "build_csr",
     "cheapest_paths",
+    "csr_of_tables",
     "load_graph",
     "n_hop",
+    "node_rows",
     "personalized_pagerank",
     "read_arcs",
     "read_csr",

@@ -11,7 +11,6 @@ normalisations, softmax and GELU count as zero operations, so they lower the sha
 """
 
 import os
-import platform
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +28,7 @@ from gpu_rag.engines.encoder import Encoder, open_encoder
 from gpu_rag.engines.encoder_bert import BertEncoder
 from gpu_rag.engines.encoder_st import load_model
 from gpu_rag.errors import ConfigError, EngineError, InputError
+from gpu_rag.evaluation.roofline import cpu_model
 from gpu_rag.index import s03_chunk, s04_extract
 from gpu_rag.index.s01_ingest import read_corpus
 from gpu_rag.index.s05_embed import embedded_items
@@ -77,7 +77,7 @@ def bench_corpus(corpus: Path, config: Config, *, repeats: int, limit: int | Non
     return {
         "encoder": encoder.identity,
         "threads": num_threads,
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "torch": str(torch.__version__),
         "load": [load_before, os.getloadavg()[0]],
         "repeats": repeats,
@@ -263,9 +263,3 @@ def _memory_rate() -> float:
 
     source, target = torch.ones(_COPY_FLOATS), torch.empty(_COPY_FLOATS)
     return 8e-9 * _COPY_FLOATS / min(_timed(lambda: target.copy_(source)).wall for _ in range(5))
-
-
-def _cpu_model() -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.processor())

@@ -84,6 +84,7 @@ def cheapest_paths(
         raise MissingDependencyError("cheapest_paths needs numba: pip install 'gpu-rag[cpu]'")
     indptr, nodes, flags = _distinct(ends, graph.num_nodes, bad)
     incidence = tuple(graph.incidence)
+    of_arcs = None if arc_vectors is None else (flat_vectors(arc_vectors), padded_width(arc_vectors))
 
     def run(block: tuple[int, int]) -> list[np.ndarray]:
         from gpu_rag_kernels import paths_numba
@@ -93,8 +94,8 @@ def cheapest_paths(
         vectors, costs = None, None
         if arc_costs is not None:
             costs = arc_costs[start:stop].contiguous().numpy()
-        elif query_vectors is not None and arc_vectors is not None:
-            vectors = (flat_vectors(query_vectors[start:stop]), flat_vectors(arc_vectors), padded_width(arc_vectors))
+        elif query_vectors is not None and of_arcs is not None:
+            vectors = (flat_vectors(query_vectors[start:stop]), *of_arcs)
         found = paths_numba.cheapest(
             incidence, graph.num_nodes, graph.num_arcs, part - part[0], nodes[part[0] : part[-1]], vectors, costs, k,
             max_length, max_expansions,

@@ -42,7 +42,8 @@ def neighbourhoods(indptr: Any, indices: Any, seed_indptr: Any, seed_nodes: Any,
                             size += 1
                 start = stop
             if size > limit:
-                found[start:size] = np.sort(found[start:size])
+                kept = limit - start
+                found[start:limit] = np.partition(found[start:size], max(0, kept - 1))[:kept]
                 size, cut[q] = limit, True
                 break
             if start == size and distance > 0:

@@ -67,6 +67,7 @@ class _Task(NamedTuple):
     seeds: np.ndarray
     query_vectors: torch.Tensor | None
     arc_vectors: torch.Tensor | None
+    flat_arc_vectors: np.ndarray | None
     arc_weights: torch.Tensor | None
     hops: int
     both_ways: bool
@@ -120,7 +121,8 @@ def spread_activation(
     nodes = nodes[~np.repeat(bad, counts)]
     indptr = np.concatenate([[0], np.cumsum(np.where(bad, 0, counts))]).astype(np.int64)
     both_ways, sequential = follow == "both", order == "sequential"
-    task = _Task(graph, indptr, nodes, query_vectors, arc_vectors, arc_weights, hops, both_ways, c, tau_a, sequential)
+    flat = None if arc_vectors is None else flat_vectors(arc_vectors)
+    task = _Task(graph, indptr, nodes, query_vectors, arc_vectors, flat, arc_weights, hops, both_ways, c, tau_a, sequential)
     if choose_backend(backend, torch.device("cpu")) == "numba":
         blocks = plan_blocks(seeds.num_queries, _BLOCK, seeds.num_queries)
         spare: SimpleQueue[Any] = SimpleQueue()
@@ -148,9 +150,9 @@ def _activate(task: _Task, block: tuple[int, int], spare: SimpleQueue[Any]) -> A
     weights = np.empty((1, 0), np.float32)
     if task.arc_weights is not None:
         weights = task.arc_weights[start:stop].contiguous().numpy()
-    elif task.query_vectors is not None and task.arc_vectors is not None:
-        query_vectors, arc_vectors = flat_vectors(task.query_vectors[start:stop]), flat_vectors(task.arc_vectors)
-        length = padded_width(task.arc_vectors)
+    elif task.query_vectors is not None and task.flat_arc_vectors is not None:
+        query_vectors, arc_vectors = flat_vectors(task.query_vectors[start:stop]), task.flat_arc_vectors
+        length = padded_width(task.query_vectors)
     try:
         work = spare.get_nowait()
     except Empty:

@@ -7,6 +7,7 @@ mass, negative ones set to 0. A sweep writes z_{k+1} over z_{k-1}, so two (N, W)
 
 A program sums the edges of one row for `_QUERIES` queries that lie side by side. Rows of more than `SEGMENT` edges are summed
 piece by piece and put together in order by a second kernel, so there are no atomics: a query's bits depend on its column alone.
+Sums over nodes have a kernel of their own for the same reason: torch's add up in an order that goes by the shape of the block.
 
 Imports triton; import it at use. On a CPU it runs in triton's interpreter (TRITON_INTERPRET=1 before triton is imported).
 
@@ -23,13 +24,15 @@ import torch
 import triton
 import triton.language as tl
 
-from gpu_rag_kernels.ppr_reference import normalised_rows
+from gpu_rag_kernels.ppr_reference import BAD_SEED, NO_SEED
 
-__all__ = ["SEGMENT", "Gates", "Rows", "chebyshev_omegas", "num_chebyshev_sweeps", "rows_of", "solve_block", "sweep"]
+__all__ = ["SEGMENT", "Gates", "Rows", "chebyshev_omegas", "column_sums", "num_chebyshev_sweeps", "rows_of", "solve_block"]
 
 SEGMENT = 512  # edges of a row that one program sums
 _EDGES = 8  # edges whose rows are on their way at once
 _QUERIES = 64  # columns of a program: 256 bytes of float32
+_SUM_ROWS = 256  # rows of a block that one program adds up
+_SUM_STEP = 8  # rows on their way at once
 
 
 class Rows(NamedTuple):
@@ -166,9 +169,60 @@ def _long_rows(
         _update(z_next, row, columns, total, slots, resets, node_gates, inverse, damping, omega, WIDTH, GATED)
 
 
+@triton.jit
+def _sum_rows(
+    z, other, inverse, sums, num_rows, WIDTH, ROWS, CHANGE: tl.constexpr, GATED: tl.constexpr, STEP: tl.constexpr,
+    QUERIES: tl.constexpr,
+):  # fmt: skip
+    part = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * QUERIES + tl.arange(0, QUERIES)
+    total = tl.zeros((QUERIES,), tl.float64)
+    start = part * ROWS
+    end = tl.minimum(start + ROWS, num_rows)
+    for first in range(start, end, STEP):
+        rows = first + tl.arange(0, STEP)
+        at, inside = rows[:, None] * WIDTH + columns[None, :], (rows < end)[:, None]
+        value = tl.load(z + at, mask=inside, other=0.0)
+        if CHANGE:
+            value = tl.abs(value - tl.load(other + at, mask=inside, other=0.0))
+        else:
+            value = tl.where(value < 0.0, 0.0, value)  # keeps NaN
+        if GATED:
+            value = value / tl.load(inverse + at, mask=inside, other=1.0)
+        total += tl.sum(value.to(tl.float64), axis=0)
+    tl.store(sums + part * WIDTH + columns, total)
+
+
+def column_sums(
+    z_NW: torch.Tensor, other_NW: torch.Tensor | None = None, inverse_NW: torch.Tensor | None = None
+) -> torch.Tensor:  # fmt: skip
+    """Return float64 (W,): sums of |z - other|, or of max(z, 0) without other, each value divided by inverse if given.
+
+    The order of addition depends on N alone, so a column's bits do not depend on the others.
+
+    Args:
+        z_NW: float32 or float64 (N, W), contiguous, W a multiple of `block_width(1)`.
+        other_NW: Likewise.
+        inverse_NW: Likewise, > 0.
+    """
+    width, values, change, gated = z_NW.shape[1], z_NW, other_NW is not None, inverse_NW is not None
+    other = z_NW if other_NW is None else other_NW
+    inverse = z_NW if inverse_NW is None else inverse_NW
+    while True:
+        num_rows = values.shape[0]
+        sums = torch.empty((max(1, -(-num_rows // _SUM_ROWS)), width), dtype=torch.float64, device=z_NW.device)
+        _sum_rows[(sums.shape[0], width // _QUERIES)](
+            values, other, inverse, sums, num_rows, width, _SUM_ROWS, CHANGE=change, GATED=gated, STEP=_SUM_STEP,
+            QUERIES=_QUERIES, num_warps=1,
+        )  # fmt: skip
+        if sums.shape[0] == 1:
+            return sums[0]
+        values, other, inverse, change, gated = sums, sums, sums, False, False
+
+
 def sweep(
     rows: Rows, z_NW: torch.Tensor, next_NW: torch.Tensor, *, slots_N: torch.Tensor | None, resets_RW: torch.Tensor | None,
-    damping: float, omega: float, gates: Gates | None = None,
+    factors: torch.Tensor, gates: Gates | None = None,
 ) -> None:  # fmt: skip
     """Write the next iterate over the one before the last; without resets, plain sums over z.
 
@@ -178,15 +232,13 @@ def sweep(
         next_NW: (N, W), the iterate before z; overwritten.
         slots_N: int32 (N,), row of the resets of each node.
         resets_RW: (R + 1, W), (1 - damping) * r; row 0 all zero.
-        damping: In [0, 1).
-        omega: Of this sweep.
+        factors: Damping and the omega of this sweep, in the dtype of z, see `sweep_factors`; plain sums look at none.
         gates: None: all queries walk the same matrix.
     """
     width, plain = z_NW.shape[1], slots_N is None
     columns = width // _QUERIES
     dummy = z_NW if slots_N is None else slots_N
     resets = z_NW if resets_RW is None else resets_RW
-    factors = torch.tensor([damping, omega], dtype=z_NW.dtype, device=z_NW.device)
     of_edge, edge_gates, node_gates, inverse = gates if gates is not None else (rows.indices, z_NW, z_NW, z_NW)
     gated = gates is not None
     launch: dict[str, Any] = {"num_warps": 1}
@@ -205,6 +257,15 @@ def sweep(
             rows.long, rows.long_pieces, parts, next_NW, dummy, resets, node_gates, inverse, factors, width, GATED=gated,
             PLAIN_SUM=plain, QUERIES=_QUERIES, **launch,
         )  # fmt: skip
+
+
+def sweep_factors(damping: float, omegas: list[float], like: torch.Tensor) -> torch.Tensor:
+    """Return damping and omega of each sweep, (K, 4) with the dtype and device of `like`.
+
+    On the device once for all sweeps, since each copy to it waits; four to a row, so that all rows are aligned alike and one
+    compiled kernel serves them.
+    """
+    return torch.tensor([[damping, omega, 0.0, 0.0] for omega in omegas], dtype=like.dtype, device=like.device)
 
 
 def block_width(num_queries: int) -> int:
@@ -236,7 +297,7 @@ def gates_of(
     node_gates[:, :num_queries] = node_gates_BN.T
     sums = torch.zeros_like(node_gates)
     half = Gates(leaving_gate + 1, edge_gates, node_gates, node_gates)
-    sweep(leaving, node_gates, sums, slots_N=None, resets_RW=None, damping=1.0, omega=1.0, gates=half)
+    sweep(leaving, node_gates, sums, slots_N=None, resets_RW=None, factors=node_gates, gates=half)
     return Gates(incoming_gate + 1, edge_gates, node_gates, torch.where(sums > 0, 1.0 / sums, 1.0))
 
 
@@ -257,34 +318,47 @@ def solve_block(
         gates: See `gates_of`.
     """
     num_queries, num_nodes = reset_BN.shape
-    (lo, hi), width, dtype = node_range, block_width(num_queries), reset_BN.dtype
-    r_NB, flags = normalised_rows(reset_BN)
-    seeded = torch.nonzero((r_NB != 0).any(dim=1)).flatten()
-    slots = torch.zeros(num_nodes, dtype=torch.int32, device=reset_BN.device)
-    slots[seeded] = torch.arange(1, seeded.numel() + 1, dtype=torch.int32, device=reset_BN.device)
-    resets = torch.zeros((seeded.numel() + 1, width), dtype=dtype, device=reset_BN.device)
-    resets[1:, :num_queries] = ((1.0 - damping) * r_NB[seeded]).to(dtype)
-    z, other = (torch.zeros((num_nodes, width), dtype=dtype, device=reset_BN.device) for _ in range(2))
+    (lo, hi), dtype = node_range, reset_BN.dtype
+    z, flags = _padded_columns(reset_BN)
+    seeded = torch.nonzero((z != 0).any(dim=1)).flatten()
+    slots = torch.zeros(num_nodes, dtype=torch.int32, device=z.device)
+    slots[seeded] = torch.arange(1, seeded.numel() + 1, dtype=torch.int32, device=z.device)
+    mass = column_sums(z)
+    resets = z.new_zeros((seeded.numel() + 1, z.shape[1]))
+    resets[1:] = ((1.0 - damping) * (z[seeded].double() / torch.where(mass > 0, mass, 1.0))).to(dtype)
     z[seeded] = resets[1:] if gates is None else resets[1:] * gates.inverse[seeded]
-    for omega in omegas:
-        sweep(rows, z, other, slots_N=slots, resets_RW=resets, damping=damping, omega=omega, gates=gates)
+    other = torch.zeros_like(z)
+    for factors in sweep_factors(damping, omegas, z):
+        sweep(rows, z, other, slots_N=slots, resets_RW=resets, factors=factors, gates=gates)
         z, other = other, z
     # The sweeps before the last overwrote what they started from, but the last left its own start in `other`.
-    change = z - other
-    if gates is not None:
-        z, change = z / gates.inverse, change / gates.inverse
-    step = change.abs().sum(dim=0, dtype=torch.float64)[:num_queries]
-    z = z.clamp_(min=0.0)
-    if undirected:
-        remaining = 1.0 - damping * r_NB[dangling_N].sum(dim=0)
-        factor = 1.0
-    elif bool(dangling_N.any()):
-        remaining, factor = z.sum(dim=0, dtype=torch.float64)[:num_queries], 2.0
-    else:
-        remaining, factor = r_NB.new_ones(num_queries), 1.0
+    inverse = None if gates is None else gates.inverse
+    change = column_sums(z, other, inverse)[:num_queries]
+    dangling = torch.nonzero(dangling_N).flatten()
+    remaining, factor = torch.ones_like(change), 1.0
+    if dangling.numel() and undirected:
+        remaining = 1.0 - damping / (1.0 - damping) * column_sums(resets[slots[dangling].long()])[:num_queries]
+    elif dangling.numel():
+        remaining, factor = column_sums(z, None, inverse)[:num_queries], 2.0
     remaining = torch.where(remaining > 0, remaining, 1.0)
     rounding = torch.finfo(dtype).eps / 2.0 * damping / (1.0 - damping)
-    bounds = factor * damping / (1.0 - damping) * step / remaining + rounding
-    scores = (z[lo:hi, :num_queries] / remaining.to(dtype)).T.contiguous()
+    bounds = factor * damping / (1.0 - damping) * change / remaining + rounding
+    wanted = z[lo:hi, :num_queries]
+    if inverse is not None:
+        wanted = wanted / inverse[lo:hi, :num_queries]
+    scores = (wanted.clamp(min=0.0) / remaining.to(dtype)).T.contiguous()
     good = flags == 0
     return torch.where(good[:, None], scores, 0.0), torch.where(good, bounds, 0.0), flags
+
+
+def _padded_columns(reset_BN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the resets by node, (N, W), unusable ones all zero, and flags uint8 (B,)."""
+    reset = reset_BN.detach()
+    bad = (~torch.isfinite(reset) | (reset < 0)).any(dim=1)
+    reset = torch.where(bad[:, None], 0.0, reset)
+    largest = reset.amax(dim=1, keepdim=True) if reset.shape[1] else reset.new_zeros((reset.shape[0], 1))
+    if reset.dtype == torch.float64:  # so that no sum overflows; those of float32 cannot in float64
+        reset = reset / torch.where(largest > 0, largest, 1.0)
+    columns = reset.new_zeros((reset.shape[1], block_width(reset.shape[0])))
+    columns[:, : reset.shape[0]] = reset.T
+    return columns, torch.where(bad, BAD_SEED, torch.where(largest[:, 0] == 0, NO_SEED, 0)).to(torch.uint8)

@@ -1,6 +1,7 @@
 """Stage 07: links, nodes, edges of all kinds."""
 
 import math
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from gpu_rag import ids, schemas
 from gpu_rag.ids import entity_id
-from gpu_rag.index import s07_graph
+from gpu_rag.index import s07_graph, synonyms
 from gpu_rag.index.s07_graph import GraphConfig
 from gpu_rag.index.synonyms import synonym_pairs
 from gpu_rag.spans import normal_form
@@ -174,3 +175,17 @@ def test_references_hold_and_the_order_of_documents_does_not_matter(corpus: Run,
 def test_a_document_without_relations_stays_once(corpus: Run, govern: Run) -> None:
     tables = build(govern(corpus(DOCUMENTS, {**RECORDED, "d3": ([], [])}), "recorded"))
     assert tables["nodes"].column("node_id").to_pylist().count(chunk_of(tables, "d3")) == 1
+
+
+def test_synonyms_are_found_block_by_block_not_in_one_square_of_all_entities(monkeypatch) -> None:
+    monkeypatch.setattr(synonyms, "_BLOCK_BYTES", 1 << 20)
+    peaks = []
+    for num_entities in (1000, 4000):
+        vectors = np.random.default_rng(0).normal(size=(num_entities, 16)).astype(np.float32)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        tracemalloc.start()
+        synonyms.synonym_pairs(vectors, 0.95, 100)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 4000 * 4000  # the square alone would take four times that
+    assert peaks[1] < 2 * peaks[0]

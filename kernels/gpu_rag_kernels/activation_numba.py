@@ -106,30 +106,6 @@ def _grown(array: Any, size: int, needed: int) -> Any:
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
-def _reach(incidence: Any, seeds: Any, hops: int, both_ways: bool, epoch: int, stamp: Any, local: Any, nodes: Any) -> Any:
-    """Write what lies within `hops` arcs of the seeds into nodes, seeds first; return how many, and how many seeds."""
-    indptr, _, neighbours, outgoing = incidence
-    size = 0
-    for s in range(seeds.size):
-        if stamp[seeds[s]] != epoch:
-            stamp[seeds[s]], local[seeds[s]], nodes[size] = epoch, size, seeds[s]
-            size += 1
-    num_seeds, start = size, 0
-    for _ in range(hops):
-        stop = size
-        for i in range(start, stop):
-            for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
-                node = neighbours[e]
-                if stamp[node] != epoch and (both_ways or outgoing[e]):
-                    stamp[node], local[node], nodes[size] = epoch, size, node
-                    size += 1
-        start = stop
-        if size == stop:
-            break
-    return size, num_seeds
-
-
-@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def _enter(incidence: Any, seeds: Any, hops: int, both_ways: bool, base: int, work: Any) -> Any:
     """Mark and reset what lies within `hops` arcs of the seeds; return how many nodes, and how many distinct seeds, first.
 

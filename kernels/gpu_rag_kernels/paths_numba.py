@@ -13,10 +13,34 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from gpu_rag_kernels.activation_numba import _grown, _reach, dot
+from gpu_rag_kernels.activation_numba import _grown, dot
 
 # A bound is added up from a path's far end, its cost from the near one: they may differ by rounding, not by this much.
 _ROUNDING = 1.0 + 1e-12
+
+
+@njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
+def _reach(incidence: Any, seeds: Any, hops: int, both_ways: bool, epoch: int, stamp: Any, local: Any, nodes: Any) -> Any:
+    """Write what lies within `hops` arcs of the seeds into nodes, seeds first; return how many, and how many seeds."""
+    indptr, _, neighbours, outgoing = incidence
+    size = 0
+    for s in range(seeds.size):
+        if stamp[seeds[s]] != epoch:
+            stamp[seeds[s]], local[seeds[s]], nodes[size] = epoch, size, seeds[s]
+            size += 1
+    num_seeds, start = size, 0
+    for _ in range(hops):
+        stop = size
+        for i in range(start, stop):
+            for e in range(indptr[nodes[i]], indptr[nodes[i] + 1]):
+                node = neighbours[e]
+                if stamp[node] != epoch and (both_ways or outgoing[e]):
+                    stamp[node], local[node], nodes[size] = epoch, size, node
+                    size += 1
+        start = stop
+        if size == stop:
+            break
+    return size, num_seeds
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

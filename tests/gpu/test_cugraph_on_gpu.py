@@ -9,10 +9,7 @@ import torch
 from gpu_rag.engines.cugraph import cugraph_leiden, cugraph_pagerank
 from gpu_rag.graph import CsrGraph, build_csr, personalized_pagerank
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ Requests with a span are computed without reading the prefix cache: vLLM scores 
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -41,6 +42,7 @@ class VllmEngine(CompletionEngine):
         self._tokenizer = ChatTokenizer(folder)
         self._grammar = config.grammar
         own = own_context_tokens(folder)
+        _give_llvmlite_a_dict()
         llm = self._vllm.LLM(
             model=str(folder),
             dtype=config.dtype,
@@ -189,6 +191,17 @@ class VllmEngine(CompletionEngine):
             return None, 0
         logprobs = [output.prompt_logprobs[at][output.prompt_token_ids[at]].logprob for at in span if at]
         return sum(logprobs), len(logprobs)
+
+
+def _give_llvmlite_a_dict() -> None:
+    """Let `vars()` of llvmlite's library be a dict.
+
+    vLLM's CPU build reads `vars(value)["kernel"]` of every value of every loaded module; llvmlite (under numba) takes any
+    attribute asked of its library, `__dict__` too, for the name of a C function, which ends the engine's start.
+    """
+    library = getattr(sys.modules.get("llvmlite.binding.ffi"), "lib", None)
+    if library is not None and not isinstance(getattr(library, "__dict__", None), dict):
+        library._fntab["__dict__"] = {}
 
 
 def prepare_environment(config: LlmConfig) -> bool:

@@ -153,6 +153,8 @@ USAGE_METRICS = ("llm_calls", "llm_invalid", "tokens_in", "tokens_out", "tokens_
 
 # --- index: what the corpus says -------------------------------------------------------------------------------------
 
+SECTION = struct_of(title=TEXT, level=pa.int32(), start=OFFSET, end=OFFSET)  # level 1: the outermost
+
 DOCUMENTS = TableSchema(
     "documents", 1,
     pa.schema([
@@ -166,8 +168,22 @@ DOCUMENTS = TableSchema(
     key=("doc_id",),
 )  # fmt: skip
 
+PROFILES = TableSchema(
+    "profiles", 1,
+    pa.schema([
+        column("doc_id", STRING),
+        column("form", STRING),  # tau: fiction | paper | report | article | dialogue | mixed
+        column("topics", list_of(STRING)),  # delta: topical distribution, the strongest first
+        column("discourse", STRING),  # mu: narrative | conceptual | argumentative
+        column("sections", list_of(SECTION)),  # sigma: chapters and sections, in order
+        column("boundary", STRING),  # kappa: what a visible scope counts: chapter | section | none
+        column("method", STRING),  # rules | llm
+    ]),
+    key=("doc_id",),
+)  # fmt: skip
+
 CHUNKS = TableSchema(
-    "chunks", 1,
+    "chunks", 2,
     pa.schema([
         column("chunk_id", STRING),
         column("doc_id", STRING),
@@ -176,6 +192,10 @@ CHUNKS = TableSchema(
         column("end", OFFSET),
         column("title", TEXT),
         column("text", TEXT),  # source_text[start:end]
+        column("section", TEXT),  # headings that it stands under, outermost first, joined by " > "; "" if none
+        column("scope", pa.int32()),  # how many units of the profile's boundary begin at or before its end; 0 if none
+        column("discourse", STRING),  # of its document's profile
+        column("topics", list_of(STRING)),
     ]),
     key=("chunk_id",),
 )  # fmt: skip
@@ -218,13 +238,14 @@ RECORDED_EXTRACTION = TableSchema(
 )  # fmt: skip
 
 UNIT_MENTIONS = TableSchema(
-    "unit_mentions", 2,
+    "unit_mentions", 3,
     pa.schema([
         column("mention_id", STRING),
         column("chunk_id", STRING),
         column("doc_id", STRING),
         column("extractor", STRING),  # mentions | recorded | llm | import path
-        column("name", TEXT),
+        column("name", TEXT),  # of an event, definition or claim: what it says, in short
+        column("kind", STRING),  # entity | concept | event | claim
         column("type", STRING, nullable=True),  # name | date | title | the extractor's own
         column("start", OFFSET, nullable=True),  # None: the extractor gave no span
         column("end", OFFSET, nullable=True),
@@ -236,7 +257,7 @@ UNIT_MENTIONS = TableSchema(
 )  # fmt: skip
 
 UNIT_RELATIONS = TableSchema(
-    "unit_relations", 1,
+    "unit_relations", 2,
     pa.schema([
         column("relation_id", STRING),
         column("chunk_id", STRING),
@@ -245,6 +266,7 @@ UNIT_RELATIONS = TableSchema(
         column("subject", TEXT),
         column("predicate", TEXT),
         column("object", TEXT),
+        column("type", STRING, nullable=True),  # of the extractor's schema, such as causal; None: it has no types
         column("start", OFFSET, nullable=True),
         column("end", OFFSET, nullable=True),
         column("confidence", pa.float32(), nullable=True),
@@ -267,7 +289,7 @@ VECTORS = TableSchema(
 EMBEDDINGS = TableSchema(
     "embeddings", 1,
     pa.schema([
-        column("kind", STRING),  # chunk | sentence | entity | fact
+        column("kind", STRING),  # chunk | sentence | entity | description | fact
         column("item_id", STRING),
         column("vector_id", STRING),
     ]),
@@ -277,16 +299,32 @@ EMBEDDINGS = TableSchema(
 # --- index: the governed graph ---------------------------------------------------------------------------------------
 
 ENTITIES = TableSchema(
-    "entities", 1,
+    "entities", 2,
     pa.schema([
-        column("entity_id", STRING),  # of the normal form
+        column("entity_id", STRING),  # of the normal form, and of the sense where homonyms stay apart
+        column("canonical_id", STRING),  # the entity that it is aligned with in the governed graph; its own if none
+        column("kind", STRING),  # entity | concept | event | claim
+        column("type", STRING, nullable=True),  # the type that most of its mentions have, if any has one
+        column("sense", STRING),  # what tells it from its homonyms; "" if nothing does
         column("name", TEXT),  # the most frequent surface form, the smallest of equals
         column("normal_form", TEXT),
         column("names", list_of(TEXT)),  # all surface forms, sorted
+        column("aliases", list_of(TEXT)),  # other names that extractors gave for it, sorted
         column("extractors", list_of(STRING)),
         column("num_chunks", pa.int32()),  # chunks with an extracted mention or relation of it
     ]),
     key=("entity_id",),
+)  # fmt: skip
+
+DESCRIPTIONS = TableSchema(
+    "descriptions", 1,
+    pa.schema([
+        column("description_id", STRING),
+        column("entity_id", STRING),
+        column("mention_id", STRING),  # the mention that it came with: chunk and span stand there
+        column("text", TEXT),
+    ]),
+    key=("description_id",),
 )  # fmt: skip
 
 MENTIONS = TableSchema(
@@ -306,13 +344,14 @@ MENTIONS = TableSchema(
 )  # fmt: skip
 
 RELATIONS = TableSchema(
-    "relations", 1,
+    "relations", 2,
     pa.schema([
         column("relation_id", STRING),
         column("fact_id", STRING),
         column("subject_id", STRING),
         column("object_id", STRING),
         column("predicate", TEXT),
+        column("type", STRING, nullable=True),
         column("chunk_id", STRING),
         column("doc_id", STRING),
         column("extractor", STRING),
@@ -357,10 +396,10 @@ LINKS = TableSchema(
 )  # fmt: skip
 
 NODES = TableSchema(
-    "nodes", 1,
+    "nodes", 2,
     pa.schema([
-        column("node_id", STRING),  # a chunk id or an entity id
-        column("kind", STRING),  # passage | entity
+        column("node_id", STRING),  # a chunk id, an entity id or a description id
+        column("kind", STRING),  # passage | entity | concept | event | claim | description
     ]),
     key=("kind", "node_id"),
 )  # fmt: skip
@@ -368,15 +407,51 @@ NODES = TableSchema(
 EDGES = TableSchema(
     "edges", 1,
     pa.schema([
-        column("kind", STRING),  # relation | passage_entity | passage_name | synonym
+        column("kind", STRING),  # relation | passage_entity | passage_name | synonym | title_link
         column("source_id", STRING),
-        column("target_id", STRING),  # for passage edges the passage is the source; else source_id < target_id
+        column("target_id", STRING),  # of passage_entity and passage_name the passage is the source; else source_id < target_id
         column("count", pa.int32()),  # relations, mentions or links behind it, all decisions
         column("accepted", pa.int32()),  # of these, accepted by governance
         column("weight", pa.float32()),  # relation: count; passage_entity: 1; passage_name: 1/log2(1+df); synonym: cosine
     ]),
     key=("kind", "source_id", "target_id"),
     computed=("weight",),
+)  # fmt: skip
+
+COMMUNITIES = TableSchema(
+    "communities", 1,
+    pa.schema([
+        column("community_id", STRING),  # of its members, and of its level
+        column("level", pa.int32()),  # 0: the coarsest
+        column("parent_id", STRING, nullable=True),
+        column("members", list_of(STRING)),  # canonical entity ids, sorted
+        column("num_edges", pa.int32()),  # accepted edges within
+    ]),
+    key=("community_id",),
+)  # fmt: skip
+
+SPAN = struct_of(chunk_id=STRING, doc_id=STRING, start=OFFSET, end=OFFSET)
+SUMMARIES = TableSchema(
+    "summaries", 1,
+    pa.schema([
+        column("community_id", STRING),
+        column("order", pa.int32()),  # 0, 1, ... of its sentences
+        column("text", TEXT),
+        column("spans", list_of(SPAN)),  # what it rests on; at least one
+    ]),
+    key=("community_id", "order"),
+)  # fmt: skip
+
+SUMMARY_VECTORS = TableSchema(
+    "summary_vectors", 1,
+    pa.schema([
+        column("community_id", STRING),
+        column("vector", list_of(pa.float32())),  # of all sentences, joined by spaces; L2-normalised
+        column("num_tokens", pa.int32()),
+        column("cut_tokens", pa.int32()),
+    ]),
+    key=("community_id",),
+    computed=("vector",),
 )  # fmt: skip
 
 COUNTS = TableSchema(

@@ -43,9 +43,14 @@ def entity_table(unit_mentions: pa.Table, unit_relations: pa.Table) -> pa.Table:
     return schemas.ENTITIES.build(
         {
             "entity_id": [ids.entity_id(form) for form in surfaces],
+            "canonical_id": [ids.entity_id(form) for form in surfaces],
+            "kind": ["entity"] * len(surfaces),
+            "type": pa.nulls(len(surfaces), schemas.STRING),
+            "sense": [""] * len(surfaces),
             "name": [min(names, key=lambda name, names=names: (-names[name], name)) for names in surfaces.values()],  # type: ignore[misc]
             "normal_form": list(surfaces),
             "names": [sorted(names) for names in surfaces.values()],
+            "aliases": [[]] * len(surfaces),
             "extractors": [sorted(names) for names in extractors.values()],
             "num_chunks": [len(found) for found in chunks.values()],
         }

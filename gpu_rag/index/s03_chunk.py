@@ -166,7 +166,8 @@ def _assemble(tables: Tables, results: pa.Table, config: ChunkConfig) -> dict[st
         ]
         for order, (span, name, text) in enumerate(zip(result["chunks"], ids, texts, strict=True)):
             place = {"start": span["start"], "end": span["end"]}
-            chunks.append({"chunk_id": name, "doc_id": doc_id, "order": order, "title": title, "text": text} | place)
+            profile = {"section": "", "scope": 0, "discourse": "narrative", "topics": []}
+            chunks.append({"chunk_id": name, "doc_id": doc_id, "order": order, "title": title, "text": text} | place | profile)
         sentences += _sentence_rows(doc_id, source, ids, result["sentences"])
     return {"chunks": schemas.CHUNKS.from_rows(chunks), "sentences": schemas.SENTENCES.from_rows(sentences)}
 
@@ -196,7 +197,7 @@ def _sentence_rows(doc_id: str, source: str, chunk_ids: list[str], spans: list[d
 STAGE = RowStage(
     number=3,
     name="chunk",
-    version=1,
+    version=2,
     reads=("documents", "recorded_chunks"),
     writes=(schemas.CHUNKS, schemas.SENTENCES),
     cardinality=Cardinality.ONE_TO_MANY,

@@ -32,12 +32,13 @@ _BUILT_IN: dict[str, Extractor] = {"mentions": mentions.extract, "recorded": rec
 _SPAN = [column("start", pa.int64(), nullable=True), column("end", pa.int64(), nullable=True)]
 _CONFIDENCE = column("confidence", pa.float32(), nullable=True)
 _MENTION = pa.struct([
-    column("extractor", STRING), column("name", TEXT), column("type", STRING, nullable=True), *_SPAN, _CONFIDENCE,
+    column("extractor", STRING), column("name", TEXT), column("kind", STRING), column("type", STRING, nullable=True),
+    *_SPAN, _CONFIDENCE,
     column("description", TEXT, nullable=True), column("aliases", list_of(TEXT), nullable=True),
 ])  # fmt: skip
 _RELATION = pa.struct([
-    column("extractor", STRING), column("subject", TEXT), column("predicate", TEXT), column("object", TEXT), *_SPAN,
-    _CONFIDENCE,
+    column("extractor", STRING), column("subject", TEXT), column("predicate", TEXT), column("object", TEXT),
+    column("type", STRING, nullable=True), *_SPAN, _CONFIDENCE,
 ])  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def _not_keyed(config: ExtractConfig) -> dict[str, Any]:
 STAGE = RowStage(
     number=4,
     name="extract",
-    version=2,
+    version=3,
     reads=("chunks", "sentences", "recorded_extraction"),
     writes=(schemas.UNIT_MENTIONS, schemas.UNIT_RELATIONS),
     cardinality=Cardinality.ONE_TO_MANY,

@@ -93,6 +93,7 @@ def _relation(unit: dict[str, Any], chunk: dict[str, Any], forms: NormalForms, c
         "subject_id": ids.entity_id(forms[subject]),
         "object_id": ids.entity_id(forms[object_]),
         "predicate": predicate,
+        "type": unit["type"],
         "confidence": unit["confidence"],
         **_ruled(unit, given, span, config),
     }
@@ -175,7 +176,7 @@ def _joined(relations: list[dict[str, Any]]) -> set[str]:
 STAGE = TableStage(
     number=6,
     name="govern",
-    version=1,
+    version=2,
     reads=("chunks", "unit_mentions", "unit_relations"),
     writes=(schemas.ENTITIES, schemas.MENTIONS, schemas.RELATIONS, schemas.FACTS, schemas.GOVERNANCE),
     cardinality=Cardinality.MANY_TO_MANY,

@@ -36,6 +36,7 @@ class Mention(NamedTuple):
     confidence: float | None = None
     description: str | None = None
     aliases: list[str] | None = None
+    kind: str = "entity"
 
 
 class Relation(NamedTuple):
@@ -47,6 +48,7 @@ class Relation(NamedTuple):
     start: int | None = None
     end: int | None = None
     confidence: float | None = None
+    type: str | None = None
 
 
 class Extraction(NamedTuple):

@@ -150,7 +150,8 @@ def _build(corpus: list[dict[str, Any]], questions: list[dict[str, Any]]) -> Fak
     rows = [_question(row, sources, documents, chunk_ids, postings) for row in questions]
     chunks = [
         {
-            "chunk_id": chunk_ids[doc_id], "doc_id": doc_id, "order": 0, "start": 0, "end": len(text),
+            "chunk_id": chunk_ids[doc_id], "doc_id": doc_id, "order": 0, "start": 0, "end": len(text), "section": "", "scope": 0,
+            "discourse": "narrative", "topics": [],
             "title": documents[doc_id]["title"], "text": text,
         }
         for doc_id, text in sources.items()

@@ -24,12 +24,14 @@ def _corpus(documents: dict[str, tuple[str, str]], recorded: Recorded | None = N
         source = source_text(title, text)
         chunk_id = ids.chunk_id(doc_id, source, 0)
         place = {"chunk_id": chunk_id, "doc_id": doc_id}
-        chunks.append({**place, "order": 0, "start": 0, "end": len(source), "title": title, "text": source})
+        profile = {"section": "", "scope": 0, "discourse": "narrative", "topics": []}
+        span = {"order": 0, "start": 0, "end": len(source)}
+        chunks.append({**place, **span, **profile, "title": title, "text": source})
         body = body_start(title, text)
         for order, match in enumerate(re.finditer(r"\S[^.]*\.?", source[body:])):
-            span = {"start": body + match.start(), "end": body + match.end(), "text": match.group()}
+            found = {"start": body + match.start(), "end": body + match.end(), "text": match.group()}
             sentence_id = ids.sentence_id(chunk_id, match.group(), order)
-            sentences.append({**place, "sentence_id": sentence_id, "order": order, **span})
+            sentences.append({**place, "sentence_id": sentence_id, "order": order, **found})
     entries: list[dict[str, object]] = [
         {"item_id": item, "entities": entities, "triples": triples} for item, (entities, triples) in (recorded or {}).items()
     ]

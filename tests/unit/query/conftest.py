@@ -88,7 +88,9 @@ def _tables(
         of_doc = {"doc_id": doc_id, "title": title, "text": text}
         state = {"access": [], "duplicate_of": None, "state": "ok", "reason": ""}
         rows["documents"].append({**of_doc, **state})
-        rows["chunks"].append({**of_doc, "chunk_id": chunk_id, "order": 0, "start": body, "end": len(source)})
+        profile = {"section": "", "scope": 0, "discourse": "narrative", "topics": []}
+        span = {"order": 0, "start": body, "end": len(source)}
+        rows["chunks"].append({**of_doc, **span, **profile, "chunk_id": chunk_id})
         texts["chunk", chunk_id] = source
         for order, match in enumerate(re.finditer(r"[^. ][^.]*\.?", text)):
             sentence = {"sentence_id": ids.sentence_id(chunk_id, match.group(), order), "order": order}
@@ -113,7 +115,8 @@ def _tables(
         "sentences": schemas.SENTENCES.from_rows(rows["sentences"]),
         "links": schemas.LINKS.from_rows(rows["links"]),
         "entities": schemas.ENTITIES.from_rows([
-            {"entity_id": ids.entity_id(normal_form(name)), "name": name, "normal_form": normal_form(name),
+            {"entity_id": ids.entity_id(normal_form(name)), "canonical_id": ids.entity_id(normal_form(name)), "kind": "entity",
+             "type": None, "sense": "", "aliases": [], "name": name, "normal_form": normal_form(name),
              "names": [name], "extractors": ["mentions"], "num_chunks": len(chunks)}
             for name, chunks in entities.items()
         ]),
@@ -129,7 +132,7 @@ def _relation(doc_id: str, subject: str, predicate: str, object_: str, decision:
     return {
         "relation_id": ids.unit_id("relation", chunk_id, "test", *forms), "fact_id": ids.fact_id(*forms),
         "subject_id": ids.entity_id(forms[0]), "object_id": ids.entity_id(forms[2]), "predicate": predicate,
-        "chunk_id": chunk_id, "doc_id": doc_id, "extractor": "test", "start": None, "end": None, "confidence": None,
+        "chunk_id": chunk_id, "doc_id": doc_id, "extractor": "test", "type": None, "start": None, "end": None, "confidence": None,
         "decision": decision, "reasons": [],
     }  # fmt: skip
 

@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,6 +19,10 @@ from rich.console import Console
 from gpu_rag.errors import AwaitingAnswersError, ConfigError, GpuRagError, InputError, StoreError
 from gpu_rag.progress import JsonProgress, TerminalProgress
 from gpu_rag.stage_report import Progress, StageReport
+
+if TYPE_CHECKING:
+    from gpu_rag.config import Config
+    from gpu_rag.store import Cleaned
 
 EXIT_UNFINISHED = 3
 EXIT_WRONG_INPUT = 2
@@ -63,6 +67,80 @@ def index(
         f"{counts['relations']} relations, {counts['edges']} edges -> {out}"
     )
     _finish(out, result.reports, result.num_unfinished())
+
+
+@app.command()
+def update(
+    index: Annotated[Path, typer.Option(help="INDEX folder.")],
+    corpus: Annotated[Path | None, typer.Argument(help="Added and changed documents; as for `index`.")] = None,
+    delete: Annotated[Path | None, typer.Option(help="Documents to take out: one id a line.")] = None,
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    address: Address = None,
+    limit: Limit = None,
+    retry_listed: RetryListed = False,
+) -> None:
+    """Add, change and delete documents of an index; the next generation is what a rebuild would give.
+
+    The config is the index's own, unless options change it.
+    """
+    from gpu_rag.index.update import read_ids, update_index
+
+    loaded = _index_config(index, hardware, config, settings)
+    with _progress() as progress:
+        result = update_index(
+            corpus, index, loaded,
+            delete=read_ids(delete) if delete is not None else (),
+            progress=progress, address=address, limit=limit, retry_listed=retry_listed,
+        )  # fmt: skip
+    typer.echo(f"{result.summary()} -> generation {result.index.generation.id} of {index}")
+    _finish(index, result.index.reports, result.index.num_unfinished())
+
+
+@app.command()
+def purge(
+    index: Annotated[Path, typer.Argument(help="INDEX folder.")],
+    ids: Annotated[Path, typer.Option(help="Documents: one id a line.")],
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    address: Address = None,
+) -> None:
+    """Remove documents and every trace of them: from the current generation, older ones and the work cache.
+
+    Older generations that hold one of them go whole, and so does work that no generation left was made from. RUN folders, which
+    quote what they cite, are yours to delete.
+    """
+    from gpu_rag.index.update import purge_documents, read_ids
+
+    loaded = _index_config(index, hardware, config, settings)
+    with _progress() as progress:
+        result = purge_documents(index, read_ids(ids), loaded, progress=progress, address=address)
+    if result.update is not None:
+        typer.echo(f"{result.update.summary()} -> generation {result.update.index.generation.id} of {index}")
+    typer.echo(_cleaned(result.cleaned))
+    if result.update is not None:
+        _finish(index, result.update.index.reports, result.update.index.num_unfinished())
+
+
+@app.command()
+def gc(
+    index: Annotated[Path, typer.Argument(help="INDEX folder.")],
+    keep: Annotated[int, typer.Option(min=1, help="Generations to keep, the current one among them.")] = 1,
+    work: Annotated[
+        bool, typer.Option("--work", help="Also remove work that no generation left needs: of deleted documents, of trials.")
+    ] = False,
+) -> None:
+    """Remove old generations and what only they need; one that a reader has open stays."""
+    from gpu_rag.store import collect_garbage, writer_lock
+
+    with writer_lock(index):
+        cleaned = collect_garbage(index, keep, work=work)
+    typer.echo(_cleaned(cleaned))
+    if cleaned.in_use:
+        typer.echo(f"in use, so still there: {', '.join(cleaned.in_use)}", err=True)
+        raise typer.Exit(EXIT_UNFINISHED)
 
 
 @app.command()
@@ -295,6 +373,23 @@ def bench_activation(
     )
     _write_figures(json_file, figures)
     _console().print(activation_table(figures))
+
+
+def _index_config(index: Path, hardware: str | None, files: list[Path] | None, settings: list[str] | None) -> "Config":
+    """Return the config of an index's current generation, with what the options change."""
+    from gpu_rag.config import INDEX_SECTIONS, load_config
+    from gpu_rag.store import open_generation
+
+    built_with = open_generation(index, verify=False).manifest["config"]
+    reads = (*INDEX_SECTIONS, "llm", "run")
+    return load_config(hardware=hardware, files=files or (), settings=settings or (), base=built_with, reads=reads)
+
+
+def _cleaned(cleaned: "Cleaned") -> str:
+    return (
+        f"removed {len(cleaned.generations)} generations, {cleaned.artifacts} artifacts, {cleaned.work_rows} rows of work: "
+        f"{cleaned.freed_bytes / 1e6:.1f} MB"
+    )
 
 
 def _write_figures(path: Path, figures: dict[str, Any]) -> str:

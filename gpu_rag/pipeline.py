@@ -7,7 +7,7 @@ and knows nothing of what their stages do.
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,7 @@ class Executor:
         progress: Receives events.
         retry_listed: Try rows again that have used up their attempts.
         batch_folder: Where requests go that a batch service is to answer.
+        work_keys: Stage label -> (fingerprint, keys) of all work that the tables of row stages were made from so far.
     """
 
     root: Path
@@ -50,6 +51,7 @@ class Executor:
     progress: Progress
     retry_listed: bool = False
     batch_folder: Path | None = None
+    work_keys: dict[str, tuple[str, set[str]]] = field(default_factory=dict)
 
     def rows(self, stage: RowStage, config: BaseModel, tables: Tables) -> tuple[dict[str, pa.Table], StageReport]:
         """Return the stage's output tables and its report; what is committed already is not computed again.
@@ -61,6 +63,7 @@ class Executor:
         started = time.perf_counter()
         plan = run.plan(tables)
         run.count(plan)
+        self.work_keys[stage.label] = (run.fingerprint, set(plan.keys))
         self.progress.stage_started(stage.label, plan.num_wanted)
         if plan.num_wanted:
             for _, results in self.pool.work_off(JobQueue(self._jobs(run, plan))):

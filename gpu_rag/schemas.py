@@ -29,6 +29,7 @@ class TableSchema:
         schema: Columns, non-nullable unless said otherwise.
         key: Columns that give the row order; together they are unique.
         computed: Columns left out of content hashes.
+        is_input: Kept with a generation for the next update, as what was read beside the corpus; no part of its content.
     """
 
     name: str
@@ -36,6 +37,7 @@ class TableSchema:
     schema: pa.Schema
     key: tuple[str, ...]
     computed: tuple[str, ...] = field(default=())
+    is_input: bool = False
 
     def empty(self) -> pa.Table:
         """Return a table of this schema without rows."""
@@ -225,6 +227,7 @@ RECORDED_CHUNKS = TableSchema(
         column("text", TEXT),
     ]),
     key=("doc_id", "order"),
+    is_input=True,
 )  # fmt: skip
 
 RECORDED_EXTRACTION = TableSchema(
@@ -235,6 +238,7 @@ RECORDED_EXTRACTION = TableSchema(
         column("triples", list_of(list_of(TEXT))),  # as recorded: one that is malformed has not three parts
     ]),
     key=("item_id",),
+    is_input=True,
 )  # fmt: skip
 
 UNIT_MENTIONS = TableSchema(

@@ -1,6 +1,6 @@
 """One row stage within a run: what there is to compute, and what comes of it once that is committed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,11 +50,15 @@ class StageRun:
         self._max_attempts = max_attempts
 
     def plan(self, tables: Tables) -> Plan:
-        """Return what there is to do: equal content once, longest first, so that no long row is left for the end."""
+        """Return what there is to do: equal content once, what failed before first, then longest first.
+
+        Failed rows come first so that a night that is cut short has at least tried them again, and long ones before short
+        ones so that none is left for the end.
+        """
         content = self.stage.content(tables, self.config)
         keys = work_keys(content, self.fingerprint)
         wanted = self.store.wanted(keys, self._max_attempts)
-        return Plan(content, keys, _distinct_work(content, keys, wanted))
+        return Plan(content, keys, _distinct_work(content, keys, wanted, self.store.status))
 
     def count(self, plan: Plan) -> None:
         """Add a plan's rows to the report."""
@@ -77,15 +81,16 @@ class StageRun:
         return {schema.name: check_table(outputs[schema.name], schema) for schema in self.stage.writes}
 
 
-def _distinct_work(content: pa.Table, keys: list[str], wanted: list[str]) -> pa.Table:
-    """Return one row per wanted key, longest first: `work_key` and the content columns."""
+def _distinct_work(content: pa.Table, keys: list[str], wanted: list[str], tried: Container[str]) -> pa.Table:
+    """Return one row per wanted key, those tried before first, then longest first: `work_key` and the content columns."""
     first: dict[str, int] = {}
     for row, key in enumerate(keys):
         first.setdefault(key, row)
     rows = pa.array([first[key] for key in wanted], pa.int64())
     work = content.select([name for name in content.schema.names if name != "row_id"]).take(rows)
     work = work.add_column(0, column("work_key", STRING), pa.array(wanted, STRING))
-    return work.take(pa.array(_longest_first(work), pa.int64()))
+    order = sorted(_longest_first(work), key=lambda row: wanted[row] not in tried)
+    return work.take(pa.array(order, pa.int64()))
 
 
 def _longest_first(work: pa.Table) -> list[int]:

@@ -26,9 +26,11 @@ from gpu_rag.pipeline import Executor
 from gpu_rag.stage import NoConfig, RowStage, Stage
 from gpu_rag.stage_report import Progress, StageReport
 from gpu_rag.store import (
+    WORK_KEYS,
     Artifact,
     ArtifactStore,
     Generation,
+    keep_work_keys,
     publish_generation,
     state_counts,
     table_hash,
@@ -45,6 +47,7 @@ INDEX: tuple[Stage, ...] = (
     s10_publish.STAGE,
 )
 _INGEST = "01_ingest"
+RECORDED = "01_recorded"  # what was read beside the corpus, for the next update
 _SCHEMAS = {schema.name: schema for stage in INDEX for schema in stage.writes} | {
     schema.name: schema for schema in (schemas.DOCUMENTS, schemas.RECORDED_CHUNKS, schemas.RECORDED_EXTRACTION)
 }
@@ -88,39 +91,63 @@ def build_index(
         ConfigError: If `out` is a RUN folder.
         StoreError: If another process writes `out`.
     """
-    if (out / "run.json").exists():
-        raise ConfigError(f"{out} is a run folder; choose another --out for the index")
+    refuse_run_folder(out)
     with writer_lock(out):
         source = read_corpus(corpus, config.ingest, limit)
-        ingest = _ingest_report(source)
-        progress.stage_finished(ingest)
-        identity = encoder_identity(config.embed.encoder)
-        openers: dict[str, Callable[[], Any]] = {
-            "encoder": partial(open_encoder, config.embed.encoder),
-            "llm": partial(open_llm, config.llm),
-        }
-        llm = llm_identities(config, INDEX)
-        with WorkerPool(config.run, openers, address) as pool:
-            identities = {"encoder": identity, **llm}
-            executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
-            artifacts, reports, counts = _run_stages(executor, source, config)
-            _refuse_lost_stage(reports)
-            model_loads = pool.model_loads
-        generation = publish_generation(
-            out,
-            artifacts,
-            config=config.sections(INDEX_SECTIONS),
-            encoder={"model": config.embed.encoder.model, "identity": identity},
-            corpus_hash=table_hash(source.documents, schemas.DOCUMENTS),
-            counts=counts,
-            code_version=__version__,
-            unfinished={report.label: report.num_unfinished() for report in reports if report.num_unfinished()},
-        )
-        result = IndexResult(generation, (ingest, *reports))
-        stages = [report.as_dict() for report in result.reports]
-        report = {"generation": generation.manifest["id"], "stages": stages, "model_loads": model_loads}
-        write_json(out / "report.json", report | {"llm": llm_report(config.llm) | llm if llm else None})
-        return result
+        return build_generation(source, out, config, progress=progress, address=address, retry_listed=retry_listed)
+
+
+def refuse_run_folder(out: Path) -> None:
+    """Refuse to make a RUN folder an index."""
+    if (out / "run.json").exists():
+        raise ConfigError(f"{out} is a run folder; choose another --out for the index")
+
+
+def build_generation(
+    source: Corpus, out: Path, config: Config, *, progress: Progress, address: str | None = None, retry_listed: bool = False
+) -> IndexResult:
+    """Make and publish the generation of a corpus; the caller holds the writer lock of `out`.
+
+    Whoever adds, changes or deletes documents comes here with all documents there are then: an update is a build that finds
+    most of its work done.
+
+    Args:
+        source: All documents.
+        out: INDEX folder.
+        config: As `build_index`.
+        progress: Receives stage events.
+        address: As `build_index`.
+        retry_listed: As `build_index`.
+    """
+    ingest = _ingest_report(source)
+    progress.stage_finished(ingest)
+    identity = encoder_identity(config.embed.encoder)
+    openers: dict[str, Callable[[], Any]] = {
+        "encoder": partial(open_encoder, config.embed.encoder),
+        "llm": partial(open_llm, config.llm),
+    }
+    llm = llm_identities(config, INDEX)
+    with WorkerPool(config.run, openers, address) as pool:
+        identities = {"encoder": identity, **llm}
+        executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
+        artifacts, reports, counts = _run_stages(executor, source, config)
+        _refuse_lost_stage(reports)
+        model_loads = pool.model_loads
+    generation = publish_generation(
+        out,
+        artifacts,
+        config=config.sections(INDEX_SECTIONS),
+        encoder={"model": config.embed.encoder.model, "identity": identity},
+        corpus_hash=table_hash(source.documents, schemas.DOCUMENTS),
+        counts=counts,
+        code_version=__version__,
+        unfinished={report.label: report.num_unfinished() for report in reports if report.num_unfinished()},
+    )
+    result = IndexResult(generation, (ingest, *reports))
+    stages = [report.as_dict() for report in result.reports]
+    report = {"generation": generation.manifest["id"], "stages": stages, "model_loads": model_loads}
+    write_json(out / "report.json", report | {"llm": llm_report(config.llm) | llm if llm else None})
+    return result
 
 
 def _run_stages(
@@ -131,7 +158,7 @@ def _run_stages(
         "recorded_chunks": source.recorded_chunks,
         "recorded_extraction": source.recorded_extraction,
     }
-    artifacts = {_INGEST: _keep_documents(executor.root, source.documents)}
+    artifacts = {_INGEST: _keep_documents(executor.root, source.documents), RECORDED: _keep_recorded(executor.root, source)}
     hashes: dict[str, str] = {}
     reports = []
     for stage in INDEX:
@@ -147,6 +174,7 @@ def _run_stages(
             outputs, artifacts[stage.label], report = executor.tables(stage, section, tables, input_hash)
         tables |= outputs
         reports.append(report)
+    artifacts[WORK_KEYS] = keep_work_keys(executor.root, executor.work_keys)
     artifacts[published_graph.LABEL] = published_graph.keep_published_graph(
         executor.root, tables, artifacts[s07_graph.STAGE.label].manifest["key"]
     )
@@ -168,6 +196,14 @@ def _keep_documents(root: Path, documents: pa.Table) -> Artifact:
     store = ArtifactStore(root)
     key = table_hash(documents, schemas.DOCUMENTS)
     return store.find(_INGEST, key) or store.write(_INGEST, key, {"documents": documents}, (schemas.DOCUMENTS,))
+
+
+def _keep_recorded(root: Path, source: Corpus) -> Artifact:
+    store = ArtifactStore(root)
+    tables = {"recorded_chunks": source.recorded_chunks, "recorded_extraction": source.recorded_extraction}
+    written = (schemas.RECORDED_CHUNKS, schemas.RECORDED_EXTRACTION)
+    key = content_hash("recorded", *(table_hash(tables[schema.name], schema) for schema in written))
+    return store.find(RECORDED, key) or store.write(RECORDED, key, tables, written)
 
 
 def _ingest_report(source: Corpus) -> StageReport:

@@ -16,7 +16,7 @@ Outcomes. Every document gives one row, whatever it looks like:
 A malformed line is an error that names it: a corpus is the user's to mend, and half of one is not what was asked for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -139,13 +139,7 @@ def _collect(documents: Iterable[SourceDocument]) -> tuple[pa.Table, dict[str, i
         seen[document.doc_id] = (whole, document.where)
         columns.add(document, content)
     texts = columns.texts()
-    smallest: dict[str, str] = {}
-    for doc_id, content in sorted(zip(columns.ids, columns.hashes, strict=True)):
-        smallest.setdefault(content, doc_id)
-    originals = [
-        None if blank or smallest[content] == doc_id else smallest[content]
-        for doc_id, content, blank in zip(columns.ids, columns.hashes, columns.blank, strict=True)
-    ]
+    originals = _originals(columns.ids, columns.hashes, columns.blank)
     table = schemas.DOCUMENTS.build(
         {
             "doc_id": pa.array(columns.ids, STRING),
@@ -164,6 +158,27 @@ def _collect(documents: Iterable[SourceDocument]) -> tuple[pa.Table, dict[str, i
         "duplicates": len(originals) - originals.count(None),
     }
     return table, report
+
+
+def mark_duplicates(documents: pa.Table) -> pa.Table:
+    """Return `schemas.DOCUMENTS` with `duplicate_of` as it is among these documents."""
+    columns = (documents.column(name).to_pylist() for name in ("title", "text"))
+    hashes = [content_hash("document", title, text) for title, text in zip(*columns, strict=True)]
+    blank = [state == "skipped" for state in documents.column("state").to_pylist()]
+    originals = pa.array(_originals(documents.column("doc_id").to_pylist(), hashes, blank), STRING)
+    at = documents.schema.get_field_index("duplicate_of")
+    return schemas.DOCUMENTS.sort(documents.set_column(at, documents.schema.field(at), originals))
+
+
+def _originals(ids: Sequence[str], hashes: Sequence[str], blank: Sequence[bool]) -> list[str | None]:
+    """Return for each document the smallest id of another one with its content, None if its own is that or it is blank."""
+    smallest: dict[str, str] = {}
+    for doc_id, content in sorted(zip(ids, hashes, strict=True)):
+        smallest.setdefault(content, doc_id)
+    return [
+        None if empty or smallest[content] == doc_id else smallest[content]
+        for doc_id, content, empty in zip(ids, hashes, blank, strict=True)
+    ]
 
 
 def _with_recorded(files: CorpusFiles, encoding: str, documents: pa.Table, report: dict[str, int]) -> Corpus:

@@ -25,7 +25,8 @@ class Artifact:
 
     Attributes:
         folder: Where it lies.
-        manifest: `stage`, `key`, and `files`: relative path -> rows, checksum, and for tables name, version, content hash.
+        manifest: `stage`, `key`, and `files`: relative path -> checksum, and for tables name, version, rows, content hash and
+            whether it is an input of the next update alone.
     """
 
     folder: Path
@@ -119,6 +120,7 @@ class ArtifactStore:
                 "rows": table.num_rows,
                 "content_hash": table_hash(table, schema),
                 "checksum": file_checksum(path),
+                "is_input": schema.is_input,
             }
         manifest = {"format": FORMAT, "stage": label, "key": key, "files": files}
         write_json(temporary / "manifest.json", manifest)

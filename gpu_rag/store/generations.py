@@ -1,9 +1,15 @@
-"""Generations: what readers open. A manifest names every artifact and file; `CURRENT`, replaced last, names the manifest."""
+"""Generations: what readers open. A manifest names every artifact and file; `CURRENT`, replaced last, names the manifest.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+`HISTORY` lists the generations in the order in which they were published. A reader holds a shared lock (flock) on the lock file
+of its generation for as long as it has it open, so that nothing is removed under it; the kernel frees it with the process.
+"""
+
+import fcntl
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pyarrow as pa
 
@@ -14,6 +20,9 @@ from gpu_rag.store.artifacts import Artifact
 from gpu_rag.store.files import FORMAT, read_json, write_json
 from gpu_rag.store.hashing import table_hash
 
+_OPEN_TRIES = 10  # each fails only if a newer generation is published, and this one removed, between two file operations
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -23,10 +32,17 @@ class Generation:
         root: The INDEX folder.
         manifest: `id, content_hash, config, encoder, corpus_hash, counts, unfinished` (stage -> rows that did not reach a
             final state), `artifacts` (stage -> folder, files), and `checksum` over all of it.
+        hold: The open lock file that keeps it from being removed while this object lives; None where none is needed.
     """
 
     root: Path
     manifest: dict[str, Any]
+    hold: IO[bytes] | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def id(self) -> str:
+        """Return its id."""
+        return str(self.manifest["id"])
 
     @property
     def content_hash(self) -> str:
@@ -38,7 +54,7 @@ class Generation:
         try:
             entry = self.manifest["artifacts"][label]
         except KeyError as error:
-            raise StoreError(f"generation {self.manifest['id']} of {self.root} has no artifact of stage {label}") from error
+            raise StoreError(f"generation {self.id} of {self.root} has no artifact of stage {label}") from error
         return Artifact(self.root / "artifacts" / entry["folder"], entry)
 
     def read(self, schema: TableSchema, columns: list[str] | None = None) -> pa.Table:
@@ -46,7 +62,7 @@ class Generation:
         for label, entry in self.manifest["artifacts"].items():
             if f"{schema.name}.parquet" in entry["files"]:
                 return self.artifact(label).read(schema, columns)
-        raise StoreError(f"generation {self.manifest['id']} of {self.root} has no table {schema.name}")
+        raise StoreError(f"generation {self.id} of {self.root} has no table {schema.name}")
 
     def verify(self) -> None:
         """Check every file of every artifact; raises `StoreError` naming the first that does not match."""
@@ -64,13 +80,12 @@ class Generation:
         """
         hashes = {}
         for label, entry in self.manifest["artifacts"].items():
-            for name, file in entry["files"].items():
-                if "content_hash" in file:
-                    schema = schemas[file["table"]]
-                    hashes[name] = table_hash(self.artifact(label).read(schema), schema)
+            for name, file in _hashed(entry["files"]):
+                schema = schemas[file["table"]]
+                hashes[name] = table_hash(self.artifact(label).read(schema), schema)
         contents = _contents(hashes, self.manifest["encoder"])
         if contents != self.content_hash:
-            raise StoreError(f"generation {self.manifest['id']} of {self.root}: its tables do not have its content hash")
+            raise StoreError(f"generation {self.id} of {self.root}: its tables do not have its content hash")
         return contents
 
 
@@ -87,10 +102,7 @@ def publish_generation(
 ) -> Generation:
     """Write the generation's manifest and make it the current one; the last act of an index run."""
     hashes = {
-        name: entry["content_hash"]
-        for artifact in artifacts.values()
-        for name, entry in artifact.manifest["files"].items()
-        if "content_hash" in entry
+        name: entry["content_hash"] for artifact in artifacts.values() for name, entry in _hashed(artifact.manifest["files"])
     }
     contents = _contents(hashes, encoder)
     manifest = {
@@ -114,13 +126,17 @@ def publish_generation(
         },
     }
     manifest["checksum"] = _checksum(manifest)
-    write_json(root / "generations" / f"{manifest['id']}.json", manifest)
-    write_json(root / "CURRENT", {"format": FORMAT, "generation": manifest["id"]})
+    generation_id = str(manifest["id"])
+    write_json(_manifest_path(root, generation_id), manifest)
+    lock_path(root, generation_id).touch()
+    published = [other for other in history(root) if other != generation_id]
+    write_json(root / "generations" / "HISTORY", {"format": FORMAT, "generations": [*published, generation_id]})
+    write_json(root / "CURRENT", {"format": FORMAT, "generation": generation_id})
     return Generation(root, manifest)
 
 
 def open_generation(root: Path, *, generation_id: str | None = None, verify: bool = True) -> Generation:
-    """Return a generation of an INDEX folder, its manifest and every artifact checked.
+    """Return a generation of an INDEX folder, its manifest and every artifact checked, held until the object is gone.
 
     Args:
         root: INDEX folder.
@@ -130,20 +146,78 @@ def open_generation(root: Path, *, generation_id: str | None = None, verify: boo
     Raises:
         StoreError: If there is none, or if one of its artifacts is missing or altered (named).
     """
-    if generation_id is None:
-        if not (root / "CURRENT").exists():
-            raise StoreError(f"{root} holds no published index; run `gpu-rag index CORPUS --out {root}` to the end")
-        generation_id = read_json(root / "CURRENT", "generation")["generation"]
-    path = root / "generations" / f"{generation_id}.json"
+    for attempt in range(_OPEN_TRIES):
+        wanted = current_id(root) if generation_id is None else generation_id
+        hold = _hold(root, wanted)
+        if _manifest_path(root, wanted).exists() or generation_id is not None or attempt == _OPEN_TRIES - 1:
+            break
+    generation = Generation(root, read_manifest(root, wanted), hold)
+    if verify:
+        generation.verify()
+    return generation
+
+
+def current_id(root: Path) -> str:
+    """Return the id of the current generation.
+
+    Raises:
+        StoreError: If none is published.
+    """
+    if not (root / "CURRENT").exists():
+        raise StoreError(f"{root} holds no published index; run `gpu-rag index CORPUS --out {root}` to the end")
+    return str(read_json(root / "CURRENT", "generation")["generation"])
+
+
+def read_manifest(root: Path, generation_id: str) -> dict[str, Any]:
+    """Return a generation's manifest.
+
+    Raises:
+        StoreError: If it is missing, damaged or of another format.
+    """
+    path = _manifest_path(root, generation_id)
     manifest = read_json(path, "format", "checksum")
     if manifest["format"] != FORMAT:
         raise StoreError(f"{path} has format {manifest['format']}, this program reads format {FORMAT}; index again")
     if manifest["checksum"] != _checksum(manifest):
         raise StoreError(f"{path} does not match its checksum; run `gpu-rag index` again to publish it anew")
-    generation = Generation(root, manifest)
-    if verify:
-        generation.verify()
-    return generation
+    return manifest
+
+
+def history(root: Path) -> list[str]:
+    """Return the ids of the generations that are there, in the order in which they were (last) published."""
+    folder = root / "generations"
+    present = {path.stem for path in folder.glob("*.json")}
+    path = folder / "HISTORY"
+    listed = [str(known) for known in read_json(path, "generations")["generations"]] if path.exists() else []
+    unlisted = sorted(present.difference(listed))  # of a version without this list: older than all that are in it
+    return [*unlisted, *(known for known in listed if known in present)]
+
+
+def lock_path(root: Path, generation_id: str) -> Path:
+    """Return the path of the file whose lock readers of a generation hold."""
+    return root / "generations" / f"{generation_id}.lock"
+
+
+def _manifest_path(root: Path, generation_id: str) -> Path:
+    return root / "generations" / f"{generation_id}.json"
+
+
+def _hold(root: Path, generation_id: str) -> IO[bytes] | None:
+    """Return the generation's lock file, open and locked for reading; None where there is none or no lock to be had."""
+    try:
+        file = open(lock_path(root, generation_id), "rb")  # noqa: SIM115  (held for as long as the generation)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_SH)
+    except OSError as error:  # a file system without locks
+        _log.warning("generation %s of %s cannot be held while it is read: %s", generation_id, root, error)
+    return file
+
+
+def _hashed(files: Mapping[str, dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the files that are tables of the generation's content."""
+    return ((name, entry) for name, entry in files.items() if "content_hash" in entry and not entry.get("is_input"))
 
 
 def _contents(hashes: Mapping[str, str], encoder: Mapping[str, Any]) -> str:

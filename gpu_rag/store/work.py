@@ -1,7 +1,8 @@
 """The work cache of one stage: results by work key, committed shard by shard."""
 
 import logging
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,18 +67,7 @@ class WorkStore:
         attempts = [self.status[key].attempts + 1 if key in self.status else 1 for key in keys]
         table = results.append_column(column("attempts", pa.int32()), pa.array(attempts, pa.int32()))
         table = conform(table, self.schema).sort_by("work_key")
-        shard = content_hash("shard", *(f"{key}:{tries}" for key, tries in sorted(zip(keys, attempts, strict=True))))
-        path = self.folder / f"{shard}.parquet"
-        write_parquet(path, table)
-        entry = {
-            "format": FORMAT,
-            "rows": table.num_rows,
-            "keys": content_hash("keys", *sorted(keys)),
-            "checksum": file_checksum(path),
-            "fingerprint": self.fingerprint,
-        }
-        write_json(self.folder / f"{shard}.json", entry)
-        self._note(table, shard)
+        self._note(table, _write_shard(self.folder, table))
 
     def read(self, keys: Iterable[str]) -> pa.Table:
         """Return the latest result of each committed key among `keys`, sorted by key."""
@@ -131,6 +121,54 @@ class WorkStore:
                 self._earlier.setdefault(key, set()).update({known.shard, shard})
             if known is None or attempts > known.attempts:
                 self.status[key] = WorkStatus(state, attempts, shard, "" if state in FINAL_STATES else reason)
+
+
+def retain_work(folder: Path, keys: Collection[str]) -> int:
+    """Remove the rows of other keys from a work cache, each shard's by writing a smaller one first; return how many.
+
+    Args:
+        folder: The cache of one stage under one fingerprint; removed if nothing of it is left.
+        keys: Work keys to keep.
+    """
+    removed = 0
+    wanted = pa.array(sorted(keys), pa.string())
+    for entry_path in sorted(folder.glob("*.json")):
+        path = entry_path.with_suffix(".parquet")
+        try:
+            table = pq.read_table(path)
+        except (OSError, pa.ArrowException) as error:
+            _log.warning("work shard dropped, its rows are computed again: %s", error)
+            entry_path.unlink()
+            path.unlink(missing_ok=True)
+            continue
+        kept = table.filter(pc.is_in(table.column("work_key"), value_set=wanted))
+        if kept.num_rows == table.num_rows:
+            continue
+        removed += table.num_rows - kept.num_rows
+        if kept.num_rows:
+            _write_shard(folder, kept)
+        entry_path.unlink()
+        path.unlink()
+    if not any(folder.glob("*.json")):
+        shutil.rmtree(folder)
+    return removed
+
+
+def _write_shard(folder: Path, table: pa.Table) -> str:
+    """Write rows, then the entry that commits them; return the shard's name."""
+    tries = zip(table.column("work_key").to_pylist(), table.column("attempts").to_pylist(), strict=True)
+    shard = content_hash("shard", *(f"{key}:{attempt}" for key, attempt in sorted(tries)))
+    path = folder / f"{shard}.parquet"
+    write_parquet(path, table)
+    entry = {
+        "format": FORMAT,
+        "rows": table.num_rows,
+        "keys": content_hash("keys", *sorted(table.column("work_key").to_pylist())),
+        "checksum": file_checksum(path),
+        "fingerprint": folder.name,
+    }
+    write_json(folder / f"{shard}.json", entry)
+    return shard
 
 
 def state_counts(states: Iterable[str]) -> dict[str, int]:

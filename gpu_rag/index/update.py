@@ -1,0 +1,249 @@
+"""Updates: documents added, changed and deleted, as another build over all documents there are then.
+
+The documents of the current generation, less those that are deleted, plus those that come: what an index of the same corpus
+built from nothing would read. The build finds the work of unchanged documents done, so update equals rebuild because there is
+no second way to build, and costs what changed.
+
+`purge_documents` goes further than a deletion: it also removes the generations that hold a document, and all work that the
+generations left were not made from, since that is where the document's text still stands.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from gpu_rag import schemas
+from gpu_rag.config import Config
+from gpu_rag.errors import InputError, StoreError
+from gpu_rag.ids import content_hash
+from gpu_rag.index.build import RECORDED, IndexResult, build_generation
+from gpu_rag.index.s01_ingest import Corpus, mark_duplicates, read_corpus
+from gpu_rag.stage_report import Progress
+from gpu_rag.store import (
+    Cleaned,
+    Generation,
+    history,
+    open_generation,
+    read_json,
+    read_manifest,
+    remove_generations,
+    remove_unnamed_artifacts,
+    remove_unneeded_work,
+    write_json,
+    writer_lock,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """A generation made from an earlier one, and how their documents differ.
+
+    Attributes:
+        index: The new generation and its stages.
+        previous: Id of the generation before.
+        added: Documents that are new.
+        changed: Documents whose title, text or labels differ.
+        deleted: Documents that are gone.
+        unknown: Ids to delete that were not there.
+    """
+
+    index: IndexResult
+    previous: str
+    added: tuple[str, ...]
+    changed: tuple[str, ...]
+    deleted: tuple[str, ...]
+    unknown: tuple[str, ...]
+
+    def summary(self) -> str:
+        """Return one line about the documents."""
+        counts = {"added": self.added, "changed": self.changed, "deleted": self.deleted}
+        text = ", ".join(f"{len(ids)} {name}" for name, ids in counts.items())
+        return text + (f", {len(self.unknown)} to delete were not there" if self.unknown else "")
+
+
+@dataclass(frozen=True)
+class PurgeResult:
+    """What a purge did: the update that took the documents out, None if they were out already, and what was removed."""
+
+    update: UpdateResult | None
+    cleaned: Cleaned
+
+
+def read_ids(path: Path) -> list[str]:
+    """Return the document ids of a file, one a line; empty lines are none.
+
+    Raises:
+        InputError: If the file cannot be read as UTF-8.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    return sorted({line.strip() for line in lines if line.strip()})
+
+
+def update_index(
+    corpus: Path | None,
+    index: Path,
+    config: Config,
+    *,
+    delete: Collection[str] = (),
+    progress: Progress,
+    address: str | None = None,
+    limit: int | None = None,
+    retry_listed: bool = False,
+) -> UpdateResult:
+    """Add, change and delete documents of an index and publish the next generation.
+
+    Args:
+        corpus: Added and changed documents, None if there are none. A document whose id is known takes the place of the old
+            one, and of what was recorded for it.
+        index: INDEX folder with a published generation.
+        config: As `build_index`; the generation's own unless something is to change.
+        delete: Ids of documents to take out.
+        progress: As `build_index`.
+        address: As `build_index`.
+        limit: Read only the first documents of `corpus`.
+        retry_listed: As `build_index`.
+
+    Raises:
+        InputError: On a malformed corpus, or a document that is to be both changed and deleted.
+        StoreError: If nothing is published there, it is damaged, or another process writes it.
+    """
+    with writer_lock(index):
+        return _update(corpus, index, config, set(delete), progress, address, limit, retry_listed)
+
+
+def purge_documents(
+    index: Path, doc_ids: Collection[str], config: Config, *, progress: Progress, address: str | None = None
+) -> PurgeResult:
+    """Remove documents and every trace of them: from the current generation, from older ones, and from the work cache.
+
+    Older generations that hold one of them are removed whole. The work cache keeps what the remaining generations were made
+    from: work of trials under other configs may hold the text, and goes.
+
+    Args:
+        index: INDEX folder.
+        doc_ids: Documents; those that are nowhere are passed over.
+        config: As `update_index`.
+        progress: As `update_index`.
+        address: As `update_index`.
+
+    Raises:
+        StoreError: If a generation that holds one of them is open in another process: then it and what it needs stay, all
+            else is done, and the same call finishes it later.
+    """
+    unwanted = set(doc_ids)
+    with writer_lock(index):
+        current = open_generation(index, verify=False)
+        update = None
+        if unwanted & _doc_ids(current):
+            update = _update(None, index, config, unwanted & _doc_ids(current), progress, address, None, False)
+            current = update.index.generation
+        holding = [known for known in history(index) if known != current.id and unwanted & _doc_ids(_generation(index, known))]
+        removed, in_use = remove_generations(index, holding)
+        artifacts, freed = remove_unnamed_artifacts(index)
+        rows, freed_work = remove_unneeded_work(index)
+        _forget_reports(index, current)
+        if in_use:
+            raise StoreError(
+                f"generations {', '.join(in_use)} of {index} hold purged documents and are open in another process; "
+                "all else is purged, run the same command again when it has ended"
+            )
+    return PurgeResult(update, Cleaned(tuple(removed), (), artifacts, rows, freed + freed_work))
+
+
+def _update(
+    corpus: Path | None,
+    index: Path,
+    config: Config,
+    delete: set[str],
+    progress: Progress,
+    address: str | None,
+    limit: int | None,
+    retry_listed: bool,
+) -> UpdateResult:
+    previous = open_generation(index)
+    coming = read_corpus(corpus, config.ingest, limit) if corpus is not None else _nothing()
+    known = _digests(previous.read(schemas.DOCUMENTS))
+    new = _digests(coming.documents)
+    if both := sorted(delete & new.keys()):
+        raise InputError(f"document {both[0]} is to be deleted and stands in {corpus}; it can only be one of the two")
+    unknown = tuple(sorted(delete - known.keys()))
+    if unknown:
+        _log.warning("%d documents to delete are not in the index, first %s", len(unknown), unknown[0])
+    source = _merged(previous, coming, delete)
+    result = build_generation(source, index, config, progress=progress, address=address, retry_listed=retry_listed)
+    return UpdateResult(
+        index=result,
+        previous=previous.id,
+        added=tuple(sorted(new.keys() - known.keys())),
+        changed=tuple(sorted(doc_id for doc_id in new.keys() & known.keys() if new[doc_id] != known[doc_id])),
+        deleted=tuple(sorted(delete & known.keys())),
+        unknown=unknown,
+    )
+
+
+def _merged(previous: Generation, coming: Corpus, delete: set[str]) -> Corpus:
+    """Return the corpus as it is after the update; whatever was recorded for a document goes with it."""
+    replaced = pa.array(sorted(delete.union(coming.documents.column("doc_id").to_pylist())), schemas.STRING)
+    documents = _without(previous.read(schemas.DOCUMENTS), "doc_id", replaced)
+    chunks = previous.artifact(RECORDED).read(schemas.RECORDED_CHUNKS)
+    extraction = previous.artifact(RECORDED).read(schemas.RECORDED_EXTRACTION)
+    chunks_left = _without(chunks, "doc_id", replaced)
+    of_replaced = _without(chunks, "chunk_id", chunks_left.column("chunk_id")).column("chunk_id")
+    for items in (replaced, of_replaced, coming.recorded_extraction.column("item_id")):
+        extraction = _without(extraction, "item_id", items)
+    documents = mark_duplicates(pa.concat_tables([documents, coming.documents]))
+    rows = documents.num_rows
+    num_skipped = documents.column("state").to_pylist().count("skipped")
+    return Corpus(
+        documents=documents,
+        recorded_chunks=schemas.RECORDED_CHUNKS.sort(pa.concat_tables([chunks_left, coming.recorded_chunks])),
+        recorded_extraction=schemas.RECORDED_EXTRACTION.sort(pa.concat_tables([extraction, coming.recorded_extraction])),
+        report={**coming.report, "rows": rows, "ok": rows - num_skipped, "skipped": num_skipped},
+    )
+
+
+def _without(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    return table.filter(pc.invert(pc.is_in(table.column(name), value_set=values)))
+
+
+def _digests(documents: pa.Table) -> dict[str, str]:
+    """Return the hash of each document's title, text and labels, by its id."""
+    columns = (documents.column(name) for name in ("doc_id", "title", "text", "access"))
+    rows = zip(*columns, strict=True)  # scalars, so that one text at a time becomes a Python string
+    return {
+        doc_id.as_py(): content_hash("document", title.as_py(), text.as_py(), *access.as_py())
+        for doc_id, title, text, access in rows
+    }
+
+
+def _nothing() -> Corpus:
+    empty = (schemas.DOCUMENTS.empty(), schemas.RECORDED_CHUNKS.empty(), schemas.RECORDED_EXTRACTION.empty())
+    return Corpus(*empty, {"repeated": 0})
+
+
+def _generation(index: Path, generation_id: str) -> Generation:
+    return Generation(index, read_manifest(index, generation_id))
+
+
+def _doc_ids(generation: Generation) -> set[str]:
+    return set(generation.read(schemas.DOCUMENTS, ["doc_id"]).column("doc_id").to_pylist())
+
+
+def _forget_reports(index: Path, current: Generation) -> None:
+    """Remove the rows that an earlier run listed by name; the counts stay."""
+    (index / "unfinished.jsonl").unlink(missing_ok=True)
+    report = read_json(index / "report.json") if (index / "report.json").exists() else {}
+    if report.get("generation") != current.id:
+        stages = [stage | {"listed": []} for stage in report.get("stages", ())]
+        write_json(index / "report.json", report | {"stages": stages})

@@ -99,6 +99,56 @@ def update(
 
 
 @app.command()
+def nightly(
+    index: Annotated[Path, typer.Option(help="INDEX folder.")],
+    corpus: Annotated[Path | None, typer.Argument(help="Added and changed documents; as for `index`.")] = None,
+    delete: Annotated[Path | None, typer.Option(help="Documents to take out: one id a line.")] = None,
+    questions: Annotated[Path | None, typer.Option(help="Standing questions: JSONL or Parquet.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of the standing questions' runs.")] = None,
+    system: Annotated[str, typer.Option(help="Name of a file of configs/systems.")] = "embedded",
+    keep: Annotated[int, typer.Option(min=1, help="Generations and runs to keep.")] = 7,
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    address: Address = None,
+    retry_listed: RetryListed = False,
+) -> None:
+    """Update an index, answer the standing questions whose evidence changed, remove old generations; for schedulers.
+
+    The last line says what was done. Exit code 0: all rows are final; 3: some are not, and are tried first the next night;
+    2: wrong input, or another run has the index; 1: an engine does not start. The index is whole after each of them.
+    """
+    from gpu_rag.config import QUERY_SECTIONS, load_config
+    from gpu_rag.index.update import read_ids
+    from gpu_rag.nightly import StandingQuestions
+    from gpu_rag.nightly import nightly as run_night
+
+    if (questions is None) != (runs is None):
+        raise InputError("--questions and --runs go together")
+    of_index = [setting for setting in settings or () if setting.partition(".")[0].strip() not in QUERY_SECTIONS]
+    loaded = _index_config(index, hardware, config, of_index)
+    standing = None
+    if questions is not None and runs is not None:
+        of_queries = [setting for setting in settings or () if setting not in of_index or setting.startswith(("llm.", "run."))]
+        asking = load_config(
+            hardware=hardware, system=system, files=config or (), settings=of_queries, base={"embed": loaded.embed.model_dump()}
+        )
+        standing = StandingQuestions(questions, runs, system, asking)
+    with _progress() as progress:
+        result = run_night(
+            corpus, index, loaded,
+            delete=read_ids(delete) if delete is not None else (),
+            standing=standing, keep=keep, progress=progress, address=address, retry_listed=retry_listed,
+        )  # fmt: skip
+    if result.standing is not None:
+        typer.echo(
+            f"answers: {result.standing.folder / 'answers.parquet'}, changes: {result.standing.folder / 'changes.parquet'}"
+        )
+    typer.echo(result.summary())
+    _finish(index, result.reports(), result.num_unfinished())
+
+
+@app.command()
 def purge(
     index: Annotated[Path, typer.Argument(help="INDEX folder.")],
     ids: Annotated[Path, typer.Option(help="Documents: one id a line.")],

@@ -97,6 +97,7 @@ class Executor:
             AwaitingAnswersError: As `rows`.
         """
         runs = [self._stage_run(stage, config) for stage, config in zip(stages, configs, strict=True)]
+        self.work_keys |= {run.stage.label: (run.fingerprint, set()) for run in runs}
         first = runs[0].plan(tables)
         size = self.run.shard_rows
         if first.num_wanted:  # else Ray may not be needed at all
@@ -145,6 +146,7 @@ class Executor:
             run = runs[group.at]
             plan = group.plan = run.plan(group.tables)
             run.count(plan)
+            self.work_keys[run.stage.label][1].update(plan.keys)
             if plan.num_wanted:
                 group.num_open = plan.work.num_rows
                 return Job(run.stage, run.config, plan.work, group.number)

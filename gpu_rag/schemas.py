@@ -574,4 +574,17 @@ LINEAGES = TableSchema(
     computed=("pool", "annotations", "sufficiency"),
 )  # fmt: skip
 
+CHANGES = TableSchema(
+    "changes", 1,
+    pa.schema([
+        column("id", STRING),
+        column("change", STRING),  # same | new | answered | refused | answer | citations | unfinished
+        column("before", TEXT, nullable=True),  # short answer of the run before; None where it refused or had none
+        column("after", TEXT, nullable=True),
+        column("answered_again", pa.bool_()),  # its evidence was not what it was
+        column("lost_citations", list_of(CITATION)),  # cited before, and no longer in the index
+    ]),
+    key=("id",),
+)  # fmt: skip
+
 TABLES = {table.name: table for table in list(vars().values()) if isinstance(table, TableSchema)}

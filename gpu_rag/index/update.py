@@ -117,7 +117,44 @@ def update_index(
         StoreError: If nothing is published there, it is damaged, or another process writes it.
     """
     with writer_lock(index):
-        return _update(corpus, index, config, set(delete), progress, address, limit, retry_listed)
+        return update_locked(
+            corpus, index, config,
+            delete=delete, progress=progress, address=address, limit=limit, retry_listed=retry_listed,
+        )  # fmt: skip
+
+
+def update_locked(
+    corpus: Path | None,
+    index: Path,
+    config: Config,
+    *,
+    delete: Collection[str] = (),
+    progress: Progress,
+    address: str | None = None,
+    limit: int | None = None,
+    retry_listed: bool = False,
+) -> UpdateResult:
+    """Do what `update_index` does for a caller who holds the writer lock of `index`."""
+    previous = open_generation(index)
+    coming = read_corpus(corpus, config.ingest, limit) if corpus is not None else _nothing()
+    known = _digests(previous.read(schemas.DOCUMENTS))
+    new = _digests(coming.documents)
+    unwanted = set(delete)
+    if both := sorted(unwanted & new.keys()):
+        raise InputError(f"document {both[0]} is to be deleted and stands in {corpus}; it can only be one of the two")
+    unknown = tuple(sorted(unwanted - known.keys()))
+    if unknown:
+        _log.warning("%d documents to delete are not in the index, first %s", len(unknown), unknown[0])
+    source = _merged(previous, coming, unwanted)
+    result = build_generation(source, index, config, progress=progress, address=address, retry_listed=retry_listed)
+    return UpdateResult(
+        index=result,
+        previous=previous.id,
+        added=tuple(sorted(new.keys() - known.keys())),
+        changed=tuple(sorted(doc_id for doc_id in new.keys() & known.keys() if new[doc_id] != known[doc_id])),
+        deleted=tuple(sorted(unwanted & known.keys())),
+        unknown=unknown,
+    )
 
 
 def purge_documents(
@@ -144,7 +181,7 @@ def purge_documents(
         current = open_generation(index, verify=False)
         update = None
         if unwanted & _doc_ids(current):
-            update = _update(None, index, config, unwanted & _doc_ids(current), progress, address, None, False)
+            update = update_locked(None, index, config, delete=unwanted & _doc_ids(current), progress=progress, address=address)
             current = update.index.generation
         holding = [known for known in history(index) if known != current.id and unwanted & _doc_ids(_generation(index, known))]
         removed, in_use = remove_generations(index, holding)
@@ -157,37 +194,6 @@ def purge_documents(
                 "all else is purged, run the same command again when it has ended"
             )
     return PurgeResult(update, Cleaned(tuple(removed), (), artifacts, rows, freed + freed_work))
-
-
-def _update(
-    corpus: Path | None,
-    index: Path,
-    config: Config,
-    delete: set[str],
-    progress: Progress,
-    address: str | None,
-    limit: int | None,
-    retry_listed: bool,
-) -> UpdateResult:
-    previous = open_generation(index)
-    coming = read_corpus(corpus, config.ingest, limit) if corpus is not None else _nothing()
-    known = _digests(previous.read(schemas.DOCUMENTS))
-    new = _digests(coming.documents)
-    if both := sorted(delete & new.keys()):
-        raise InputError(f"document {both[0]} is to be deleted and stands in {corpus}; it can only be one of the two")
-    unknown = tuple(sorted(delete - known.keys()))
-    if unknown:
-        _log.warning("%d documents to delete are not in the index, first %s", len(unknown), unknown[0])
-    source = _merged(previous, coming, delete)
-    result = build_generation(source, index, config, progress=progress, address=address, retry_listed=retry_listed)
-    return UpdateResult(
-        index=result,
-        previous=previous.id,
-        added=tuple(sorted(new.keys() - known.keys())),
-        changed=tuple(sorted(doc_id for doc_id in new.keys() & known.keys() if new[doc_id] != known[doc_id])),
-        deleted=tuple(sorted(delete & known.keys())),
-        unknown=unknown,
-    )
 
 
 def _merged(previous: Generation, coming: Corpus, delete: set[str]) -> Corpus:

@@ -24,6 +24,7 @@ from gpu_rag.errors import ConfigError, StoreError
 from gpu_rag.ids import content_hash
 from gpu_rag.pipeline import Executor
 from gpu_rag.query import s01_demand, s03_retrieve, s04_merge, s05_select, s06_ground, s07_suffice, s08_answer
+from gpu_rag.query.carry import CARRIED, Carry, carry_from, keep_for_carry
 from gpu_rag.query.outputs import answer_table, lineage_table, ranking_table
 from gpu_rag.query.questions import asked_hash, read_questions
 from gpu_rag.query.repository import open_repository
@@ -40,6 +41,7 @@ from gpu_rag.store import (
     writer_lock,
 )
 
+FINGERPRINTS = "fingerprints.json"  # stage -> fingerprint, of a run that shares its work cache
 _log = logging.getLogger(__name__)
 
 QUERY: tuple[RowStage, ...] = (
@@ -59,11 +61,19 @@ _OTHER_TOKENS = 500  # of a prompt besides its passages
 
 @dataclass(frozen=True)
 class AnswerResult:
-    """The tables of a run and what every stage did."""
+    """The tables of a run and what every stage did.
+
+    Attributes:
+        answers: `schemas.ANSWERS`.
+        rankings: `schemas.RANKINGS`.
+        reports: One per stage.
+        carried: Ids of the questions whose answers come from an earlier run.
+    """
 
     answers: pa.Table
     rankings: pa.Table
     reports: tuple[StageReport, ...]
+    carried: frozenset[str] = frozenset()
 
     def num_unfinished(self) -> int:
         """Return how many questions did not reach a final state."""
@@ -101,53 +111,120 @@ def answer_questions(
             not the index's.
         StoreError: If an artifact of the index is missing or altered.
     """
-    if (out / "CURRENT").exists():
-        raise ConfigError(f"{out} is an index folder; choose another --out for the run")
+    refuse_index_folder(out)
     asked = read_questions(questions, limit)
     generation = open_generation(index)
-    if generation.manifest["unfinished"]:
-        _log.warning("index %s was published with rows that failed: %s", index, generation.manifest["unfinished"])
-    identity = _check_encoder(generation, config)
-    encoder = content_hash("query encoder", identity, config.embed.encoder.query_instruction)
     with writer_lock(out):
-        llm = llm_identities(config, QUERY)
-        binding = {
-            "index": generation.content_hash,
-            "config": content_hash("run config", config.hash(QUERY_SECTIONS), encoder, *llm.values()),
-            "questions": table_hash(asked, schemas.QUESTIONS),
-        }
-        _bind(out, binding)
-        openers: dict[str, Callable[[], Any]] = {
-            "encoder": partial(open_encoder, config.embed.encoder),
-            "repository": partial(open_repository, index.resolve(), generation.manifest["id"]),
-            "llm": partial(open_llm, config.llm),
-        }
-        identities = {"encoder": encoder, "repository": generation.content_hash, **llm}
-        tables = {"questions": asked}
-        with WorkerPool(config.run, openers, address) as pool:
-            executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
-            reports = _run_stages(executor, tables, config, generation)
-            model_loads = pool.model_loads
-        result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports))
-        written = {"answers": result.answers, "rankings": result.rankings, "lineages": lineage_table(tables)}
-        for name, table in written.items():
-            write_parquet(out / f"{name}.parquet", table)
-        files = {f"{name}.parquet": file_checksum(out / f"{name}.parquet") for name in written}
-        run_info = _run_info(generation, config, system, result.reports, limit)
-        run_info |= {"llm": llm_report(config.llm) | llm if llm else None, "model_loads": model_loads}
-        bound = {"config_hash": binding["config"], "asked_hash": asked_hash(asked), "files": files}
-        write_json(out / "report.json", run_info | bound)
-        return result
+        return answer_over(
+            generation, asked, out, config,
+            binding=run_binding(generation, asked, config), work=out, system=system, progress=progress, address=address,
+            limit=limit, retry_listed=retry_listed,
+        )  # fmt: skip
 
 
-def _run_stages(executor: Executor, tables: dict[str, pa.Table], config: Config, generation: Generation) -> list[StageReport]:
+def refuse_index_folder(out: Path) -> None:
+    """Refuse to put a run into an INDEX folder."""
+    if (out / "CURRENT").exists():
+        raise ConfigError(f"{out} is an index folder; choose another --out for the run")
+
+
+def run_binding(generation: Generation, asked: pa.Table, config: Config) -> dict[str, str]:
+    """Return what a RUN folder is tied to: the hashes of its index, config and questions.
+
+    Raises:
+        ConfigError: If the encoder is not the index's.
+    """
+    return {
+        "index": generation.content_hash,
+        "config": content_hash(
+            "run config",
+            config.hash(QUERY_SECTIONS),
+            _query_encoder(generation, config),
+            *llm_identities(config, QUERY).values(),
+        ),
+        "questions": table_hash(asked, schemas.QUESTIONS),
+    }
+
+
+def answer_over(
+    generation: Generation,
+    asked: pa.Table,
+    out: Path,
+    config: Config,
+    *,
+    binding: dict[str, str],
+    work: Path,
+    system: str,
+    progress: Progress,
+    address: str | None = None,
+    limit: int | None = None,
+    retry_listed: bool = False,
+    earlier: Path | None = None,
+) -> AnswerResult:
+    """Answer questions over a generation and write the RUN folder; the caller holds the writer lock of `work`.
+
+    Args:
+        generation: Open, and checked.
+        asked: `schemas.QUESTIONS`.
+        out: RUN folder, made if missing.
+        config: As `answer_questions`.
+        binding: As `run_binding`.
+        work: Folder of the work cache: `out`, or one that several runs share.
+        system: As `answer_questions`.
+        progress: As `answer_questions`.
+        address: As `answer_questions`.
+        limit: How `asked` was limited, for the report.
+        retry_listed: As `answer_questions`.
+        earlier: RUN folder, over another generation, whose answers are carried over where the evidence is the same.
+    """
+    if generation.manifest["unfinished"]:
+        _log.warning("index %s was published with rows that failed: %s", generation.root, generation.manifest["unfinished"])
+    encoder = _query_encoder(generation, config)
+    llm = llm_identities(config, QUERY)
+    carry = carry_from(earlier, generation) if earlier is not None else None
+    _bind(out, binding)
+    openers: dict[str, Callable[[], Any]] = {
+        "encoder": partial(open_encoder, config.embed.encoder),
+        "repository": partial(open_repository, generation.root.resolve(), generation.id),
+        "llm": partial(open_llm, config.llm),
+    }
+    identities = {"encoder": encoder, "repository": generation.content_hash, **llm}
+    tables = {"questions": asked}
+    with WorkerPool(config.run, openers, address) as pool:
+        executor = Executor(work, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
+        reports = _run_stages(executor, tables, config, generation, carry)
+        model_loads = pool.model_loads
+    carried = carry.carried if carry is not None else frozenset[str]()
+    result = AnswerResult(answer_table(tables), ranking_table(tables), tuple(reports), carried)
+    written = {"answers": result.answers, "rankings": result.rankings, "lineages": lineage_table(tables)}
+    for name, table in written.items():
+        write_parquet(out / f"{name}.parquet", table)
+    files = {f"{name}.parquet": file_checksum(out / f"{name}.parquet") for name in written}
+    run_info = _run_info(generation, config, system, result.reports, limit)
+    run_info |= {"llm": llm_report(config.llm) | llm if llm else None, "model_loads": model_loads}
+    bound = {"config_hash": binding["config"], "asked_hash": asked_hash(asked), "files": files}
+    write_json(out / "report.json", run_info | bound)
+    if work != out:
+        keep_for_carry(out, tables, generation)
+        fingerprints = {label: fingerprint for label, (fingerprint, _) in executor.work_keys.items()}
+        write_json(out / FINGERPRINTS, fingerprints)
+    return result
+
+
+def _run_stages(
+    executor: Executor, tables: dict[str, pa.Table], config: Config, generation: Generation, carry: Carry | None
+) -> list[StageReport]:
     """Run all stages, adding their outputs to `tables`, and return their reports.
 
-    The stages that read passages run as a chain where a language model reads them.
+    The stages that read passages run as a chain where a language model reads them. Those in `CARRIED` compute only the
+    questions that are not carried over.
     """
-    reports = []
+    reports: list[StageReport] = []
     chained = asks_llm(config, READING)
+    every = tables
     for stage in QUERY:
+        if stage.name == CARRIED[0] and carry is not None:
+            tables = carry.rest(tables)
         if chained and stage in READING:
             continue
         outputs, report = executor.rows(stage, getattr(config, stage.name), tables)
@@ -163,6 +240,9 @@ def _run_stages(executor: Executor, tables: dict[str, pa.Table], config: Config,
         outputs, read = executor.chain(READING, configs, tables, num_rows_at_once)
         tables |= outputs
         reports += read
+    if carry is not None:
+        every |= {schema.name: tables[schema.name] for stage in QUERY for schema in stage.writes if schema.name not in every}
+        carry.add(every, reports)
     return reports
 
 
@@ -170,6 +250,12 @@ def _passage_tokens(generation: Generation) -> int:
     """Return the mean length of a passage in tokens, roughly."""
     chars = pc.mean(pc.utf8_length(generation.read(schemas.CHUNKS, ["text"]).column("text"))).as_py()
     return int(chars or 0) // _CHARS_PER_TOKEN + 1
+
+
+def _query_encoder(generation: Generation, config: Config) -> str:
+    """Return the identity of the encoder as questions use it."""
+    identity = _check_encoder(generation, config)
+    return content_hash("query encoder", identity, config.embed.encoder.query_instruction)
 
 
 def _check_encoder(generation: Generation, config: Config) -> str:

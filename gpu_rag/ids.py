@@ -43,14 +43,19 @@ def sentence_id(chunk_id: str, text: str, occurrence: int) -> str:
     return content_hash("sentence", chunk_id, text, str(occurrence))
 
 
-def entity_id(normal_form: str) -> str:
-    """Return the id of an entity by the normal form of its name (`spans.normal_form`)."""
-    return content_hash("entity", normal_form)
+def entity_id(normal_form: str, sense: str = "") -> str:
+    """Return the id of an entity by the normal form of its name (`spans.normal_form`), and by its sense if it has one."""
+    return content_hash("entity", normal_form, sense) if sense else content_hash("entity", normal_form)
 
 
 def fact_id(subject: str, predicate: str, object_: str) -> str:
     """Return the id of a fact by its three normal forms; equal facts of several chunks share it."""
     return content_hash("fact", subject, predicate, object_)
+
+
+def description_id(entity_id: str, text: str) -> str:
+    """Return the id of a description of an entity; equal descriptions of several chunks share it."""
+    return content_hash("description", entity_id, text)
 
 
 def unit_id(kind: str, chunk_id: str, extractor: str, *content: str) -> str:

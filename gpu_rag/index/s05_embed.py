@@ -4,9 +4,9 @@ Input:  chunks, sentences, and the extracted units.
 Output: `schemas.VECTORS` (one row per distinct text) and `schemas.EMBEDDINGS` (which item has which vector).
 Device: GPU or CPU, as the encoder is.
 
-Embedded texts: of a chunk, title + newline + text; of a sentence, "title: sentence"; of an entity, its name; of a fact, the
-Python form of the triple, as HippoRAG 2 embeds it. Equal texts are encoded once, whichever items have them; what the encoder's
-length limit cuts is counted per text in `cut_tokens`.
+Embedded texts: of a chunk, title + newline + text; of a sentence, "title: sentence"; of an entity, its name; of a description,
+its text; of a fact, the Python form of the triple, as HippoRAG 2 embeds it. Equal texts are encoded once, whichever items have
+them; what the encoder's length limit cuts is counted per text in `cut_tokens`.
 """
 
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ from pydantic import BaseModel, ConfigDict
 from gpu_rag import schemas
 from gpu_rag.engines.encoder import Encoder, EncoderConfig
 from gpu_rag.ids import vector_id
-from gpu_rag.index.entities import entity_table, fact_table
+from gpu_rag.index.entities import description_table, fact_table, resolve
 from gpu_rag.schemas import STRING, TEXT, column, list_of
 from gpu_rag.spans import body_start
 from gpu_rag.stage import Cardinality, Resources, RowStage, Tables
 
-Kind = Literal["chunk", "sentence", "entity", "fact"]
+Kind = Literal["chunk", "sentence", "entity", "description", "fact"]
 
 
 class EmbedConfig(BaseModel):
@@ -31,7 +31,7 @@ class EmbedConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     encoder: EncoderConfig = EncoderConfig()
-    kinds: tuple[Kind, ...] = ("chunk", "sentence", "entity", "fact")
+    kinds: tuple[Kind, ...] = ("chunk", "sentence", "entity", "description", "fact")
 
 
 def embed(work: pa.Table, *, config: EmbedConfig, encoder: Encoder) -> pa.Table:
@@ -67,13 +67,23 @@ def embedded_items(tables: Tables, config: EmbedConfig) -> Iterator[tuple[Kind, 
         for row in tables["sentences"].select(["sentence_id", "chunk_id", "text"]).to_pylist():
             title = titles[row["chunk_id"]]
             yield "sentence", row["sentence_id"], f"{title}: {row['text']}" if title else row["text"]
+    yield from _unit_items(tables, config)
+
+
+def _unit_items(tables: Tables, config: EmbedConfig) -> Iterator[tuple[Kind, str, str]]:
+    if not {"entity", "description", "fact"} & set(config.kinds):
+        return
+    resolved = resolve(tables["chunks"], tables["unit_mentions"], tables["unit_relations"])
+    columns: list[tuple[Kind, pa.Table, str, str]] = []
     if "entity" in config.kinds:
-        entities = entity_table(tables["unit_mentions"], tables["unit_relations"])
-        for row in entities.select(["entity_id", "name"]).to_pylist():
-            yield "entity", row["entity_id"], row["name"]
+        columns.append(("entity", resolved.entities, "entity_id", "name"))
+    if "description" in config.kinds:
+        columns.append(("description", description_table(tables["unit_mentions"], resolved), "description_id", "text"))
     if "fact" in config.kinds:
-        for row in fact_table(tables["unit_relations"]).to_pylist():
-            yield "fact", row["fact_id"], row["text"]
+        columns.append(("fact", fact_table(tables["unit_relations"], resolved), "fact_id", "text"))
+    for kind, table, item, text in columns:
+        for item_id, embedded in zip(table.column(item).to_pylist(), table.column(text).to_pylist(), strict=True):
+            yield kind, item_id, embedded
 
 
 def _content(tables: Tables, config: EmbedConfig) -> pa.Table:
@@ -96,7 +106,7 @@ def _assemble(tables: Tables, results: pa.Table, config: EmbedConfig) -> dict[st
 STAGE = RowStage(
     number=5,
     name="embed",
-    version=1,
+    version=2,
     reads=("documents", "chunks", "sentences", "unit_mentions", "unit_relations"),
     writes=(schemas.VECTORS, schemas.EMBEDDINGS),
     cardinality=Cardinality.MANY_TO_MANY,

@@ -23,6 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 from gpu_rag import schemas
 from gpu_rag.index.entities import CO_MENTIONED
 from gpu_rag.index.links import link_table
+from gpu_rag.index.senses import linked_in_sense
 from gpu_rag.index.synonyms import synonym_pairs
 from gpu_rag.stage import Cardinality, Tables, TableStage
 
@@ -43,6 +44,7 @@ class GraphConfig(BaseModel):
 def graph(tables: Tables, *, config: GraphConfig) -> dict[str, pa.Table]:
     """Return links, nodes and edges."""
     links = link_table(tables["chunks"], tables["entities"], tables["mentions"])
+    links = linked_in_sense(links, tables["entities"], tables["mentions"])
     edges = [
         *relation_edges(tables["relations"]),
         *passage_entity_edges(tables["relations"]),

@@ -39,9 +39,10 @@ class GraphViewConfig(BaseModel):
     """Which edges a system walks; the defaults are HippoRAG 2's.
 
     Attributes:
-        graph: `raw`: everything that was extracted; `governed`: only what governance accepted.
-        phrase_form: `ascii`: entities of equal `spans.ascii_phrase` are one node, but one whose phrase is emptied stays
-            its own. `unicode`: one node per entity.
+        graph: `raw`: everything that was extracted, one node per normal form; `governed`: only what governance accepted,
+            homonyms apart and aligned entities together.
+        phrase_form: `ascii`: entities of equal `spans.ascii_phrase` are one node too, but one whose phrase is emptied stays
+            its own; in the governed graph homonyms still stay apart. `unicode`: they are not.
         weights: Per kind of edge.
         synonym_replaces_relation: Where a pair is related and synonymous, the synonym's weight stands alone; else they
             add up.
@@ -88,21 +89,36 @@ class GraphView:
     num_passages: np.ndarray
 
 
-def build_graph_view(
-    config: GraphViewConfig, num_chunks: int, entity_names: Sequence[str], edges: Mapping[str, Edges]
-) -> GraphView:
+@dataclass(frozen=True, eq=False)
+class EntityNames:
+    """What decides which of M entities share a node.
+
+    Attributes:
+        names: Of each entity.
+        normal_forms: Likewise; homonyms have equal ones.
+        senses: "" where nothing tells an entity from its homonyms.
+        canonical: int64 (M,), row of the entity that each is aligned with.
+    """
+
+    names: Sequence[str]
+    normal_forms: Sequence[str]
+    senses: Sequence[str]
+    canonical: np.ndarray
+
+
+def build_graph_view(config: GraphViewConfig, num_chunks: int, entities: EntityNames, edges: Mapping[str, Edges]) -> GraphView:
     """Return the view; edges of one kind that fall on one pair of nodes are united, the kinds of one pair summed.
 
     Args:
         config: What to walk.
         num_chunks: C.
-        entity_names: Name of each of M entities.
+        entities: The M entities.
         edges: By kind: relation, passage_entity, passage_name, synonym.
     """
     from gpu_rag.graph import build_csr  # torch, which a driver never needs
 
-    num_nodes = num_chunks + len(entity_names)
-    entity_nodes = num_chunks + _representatives(entity_names, config.phrase_form)
+    num_nodes = num_chunks + len(entities.names)
+    entity_nodes = num_chunks + representatives(entities, config)
     pairs = {kind: _pairs(kind, of_kind, entity_nodes, num_nodes, config.graph) for kind, of_kind in edges.items()}
     num_passages = np.bincount(pairs["passage_entity"][0] % max(num_nodes, 1), minlength=num_nodes)
     if config.synonym_replaces_relation and config.weights.synonym > 0:
@@ -138,13 +154,15 @@ def _pairs(kind: str, edges: Edges, entity_nodes: np.ndarray, num_nodes: int, gr
     return pairs, values
 
 
-def _representatives(names: Sequence[str], form: str) -> np.ndarray:
-    """Return for each entity the row of the first entity that shares its node: its own unless `form` is `ascii`."""
-    rows = np.arange(len(names), dtype=np.int64)
-    if form == "ascii":
-        first: dict[str, int] = {}
-        for row, name in enumerate(names):
-            phrase = ascii_phrase(name)
-            if phrase:  # else one node would unite all names in other scripts
-                rows[row] = first.setdefault(phrase, row)
+def representatives(entities: EntityNames, config: GraphViewConfig) -> np.ndarray:
+    """Return for each entity the row of the entity whose node it shares: the first of them, or the canonical one."""
+    governed = config.graph == "governed"
+    rows = np.array(entities.canonical) if governed else np.arange(len(entities.names), dtype=np.int64)
+    first: dict[tuple[str, str], int] = {}
+    for row, owner in enumerate(rows.tolist()):
+        # An emptied phrase is no key, else one node would unite all names in other scripts.
+        phrase = ascii_phrase(entities.names[owner]) if config.phrase_form == "ascii" else ""
+        form = "" if governed else entities.normal_forms[row]
+        if phrase or form:
+            rows[row] = first.setdefault((phrase or f"={form}", entities.senses[owner] if governed else ""), owner)
     return rows

@@ -18,7 +18,8 @@ from gpu_rag.engines.vector_index import VectorIndex
 from gpu_rag.errors import InputError
 from gpu_rag.names import Gazetteer
 from gpu_rag.query.columns import flags, int64_column, item_vectors, offsets, rows_of
-from gpu_rag.query.graph_view import Edges, GraphView, GraphViewConfig, build_graph_view
+from gpu_rag.query.graph_view import Edges, EntityNames, GraphView, GraphViewConfig, build_graph_view
+from gpu_rag.query.homonyms import in_sense
 from gpu_rag.schemas import TableSchema
 from gpu_rag.spans import body_start, source_text
 from gpu_rag.store import Generation, open_generation, read_json
@@ -112,9 +113,13 @@ class Repository:
         return source_text(documents.column("title")[row].as_py(), documents.column("text")[row].as_py())
 
     def find_names(self, text: str) -> list[tuple[int, int, int]]:
-        """Return (start, end, entity row) of the linked entities named in the text, the longest name at each place."""
+        """Return (start, end, entity row) of the linked entities named in the text, the longest name at each place.
+
+        Of homonyms, those whose sense the text speaks of, or all of them.
+        """
         gazetteer, owners = self._gazetteer
-        return sorted({(start, end, owners[name]) for start, end, name in gazetteer.find(text)})
+        found = sorted({(start, end, owners[name]) for start, end, name in gazetteer.find(text)})
+        return in_sense(found, text, self._naming.normal_forms, self._naming.senses)
 
     @functools.cached_property
     def chunk_vectors(self) -> np.ndarray:
@@ -177,7 +182,7 @@ class Repository:
         """Return the graph that a system walks, built once."""
         if config not in self._views:
             edges = {kind: self.edges(kind) for kind in EDGE_KINDS}
-            self._views[config] = build_graph_view(config, len(self.chunk_ids), self.entity_names, edges)
+            self._views[config] = build_graph_view(config, len(self.chunk_ids), self._naming, edges)
         return self._views[config]
 
     def edges(self, kind: str) -> Edges:
@@ -222,6 +227,9 @@ class Repository:
         self._entities = entities
         self.entity_ids: list[str] = entities.column("entity_id").to_pylist()
         self.entity_names: list[str] = entities.column("name").to_pylist()
+        forms, senses = entities.column("normal_form").to_pylist(), entities.column("sense").to_pylist()
+        canonical = rows_of(entities, "entities", "canonical_id", self.entity_ids)
+        self._naming = EntityNames(self.entity_names, forms, senses, canonical)
         self.fact_ids: list[str] = self._tables["facts"].sort_by("fact_id").column("fact_id").to_pylist()
         relations = self._tables["relations"].sort_by("relation_id")
         facts = pc.index_in(relations.column("fact_id"), value_set=pa.array(self.fact_ids, schemas.STRING))

@@ -51,6 +51,7 @@ def _extract(tables: Tables, *methods: str) -> pa.Table:
     assert results.schema.equals(s04_extract.STAGE.result_schema)
     results = results.rename_columns(["row_id", *results.schema.names[1:]])
     tables |= s04_extract.STAGE.assemble(tables, results, config)
+    tables |= {"vectors": schemas.VECTORS.empty(), "embeddings": schemas.EMBEDDINGS.empty()}
     return results
 
 
@@ -58,8 +59,6 @@ def _govern(tables: Tables, *methods: str, config: GovernConfig | None = None) -
     """Run stages 04 and 06 over the tables and return all of them."""
     _extract(tables, *methods)
     tables |= s06_govern.STAGE.run(tables, config=config or GovernConfig())
-    tables.setdefault("vectors", schemas.VECTORS.empty())
-    tables.setdefault("embeddings", schemas.EMBEDDINGS.empty())
     return tables
 
 

@@ -141,7 +141,7 @@ def test_the_counts_before_and_after_tell_what_governance_removed(corpus: Run, g
     }
     found = measures(govern(corpus({"d1": ("", "Bern is in Europe. Alone.")}, recorded), "recorded"))
     assert found["entities"] == (4, 3)
-    assert found["relations"] == found["relations.recorded"] == (3, 2)
+    assert found["relations"] == found["relations.recorded"] == (3, 1)  # Asia is not there, and nothing is related to itself
     assert found["isolated_entities"] == (1, 1)
 
 
@@ -158,7 +158,7 @@ def test_thresholds_out_of_order_are_refused() -> None:
     assert issubclass(ConfigError, ValueError)
 
 
-def test_nine_in_ten_recorded_triples_of_musique_are_bound(data_root: Path, corpus: Run, govern: Run) -> None:
+def test_most_recorded_triples_of_musique_are_bound_and_name_things(data_root: Path, corpus: Run, govern: Run) -> None:
     folder = data_root / "musique_train100"
     documents, recorded = {}, {}
     for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines():
@@ -168,4 +168,4 @@ def test_nine_in_ten_recorded_triples_of_musique_are_bound(data_root: Path, corp
         row = json.loads(line)
         recorded[row["doc_id"]] = (row["entities"], row["triples"])
     before, after = measures(govern(corpus(documents, recorded), "recorded"))["relations"]
-    assert 0.89 < after / before < 0.90
+    assert 0.87 < after / before < 0.89

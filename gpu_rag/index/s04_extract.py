@@ -10,11 +10,13 @@ tried again: half of what was asked for would pass for the whole.
 """
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_rag import ids, schemas
@@ -28,6 +30,7 @@ from gpu_rag.spans import is_blank
 from gpu_rag.stage import WORK_COLUMNS, Cardinality, RowStage, Tables
 
 _LLM = "llm"
+_ID_ROWS = 1 << 16  # units whose ids are made at once: bounds the Python objects alive
 _BUILT_IN: dict[str, Extractor] = {"mentions": mentions.extract, "recorded": recorded.extract}
 _SPAN = [column("start", pa.int64(), nullable=True), column("end", pa.int64(), nullable=True)]
 _CONFIDENCE = column("confidence", pa.float32(), nullable=True)
@@ -85,7 +88,7 @@ def extract(work: pa.Table, *, config: ExtractConfig, llm: TextGenerator | None 
 def content_chunk(row: Mapping[str, Any]) -> Chunk:
     """Return a row of the stage's content as extractors take it."""
     spans = [(start, end) for start, end in row["sentences"]]
-    return Chunk(row["title"], row["text"], spans, row["entities"], row["triples"])
+    return Chunk(row["title"], row["text"], spans, row["entities"], row["triples"], row["discourse"])
 
 
 def _extractor(method: str) -> Extractor:
@@ -138,22 +141,19 @@ def _units(outcomes: list[tuple[str, Extraction | Failure]]) -> dict[str, Any]:
 
 
 def _content(tables: Tables, config: ExtractConfig) -> pa.Table:
-    chunks = tables["chunks"].select(["chunk_id", "doc_id", "start", "title", "text"]).to_pylist()
-    recorded = dict(_recorded(tables, chunks)) if "recorded" in config.methods else {}
-    sentences: dict[str, list[tuple[int, int]]] = {row["chunk_id"]: [] for row in chunks}
-    for row in tables["sentences"].select(["chunk_id", "start", "end"]).to_pylist():
-        sentences[row["chunk_id"]].append((row["start"], row["end"]))
-    rows = []
-    for row in chunks:
-        entities, triples = recorded.get(row["chunk_id"], (None, None))
-        spans = [[start - row["start"], end - row["start"]] for start, end in sorted(sentences[row["chunk_id"]])]
-        rows.append(
-            {
-                "row_id": row["chunk_id"], "title": row["title"], "text": row["text"], "sentences": spans,
-                "entities": entities, "triples": triples,
-            }
-        )  # fmt: skip
-    return pa.Table.from_pylist(rows, schema=_CONTENT)
+    chunks = tables["chunks"]
+    entities, triples = _recorded(tables) if "recorded" in config.methods else (None, None)
+    columns = {
+        "row_id": chunks.column("chunk_id"),
+        "title": chunks.column("title"),
+        "text": chunks.column("text"),
+        "sentences": _sentences(chunks, tables["sentences"]),
+        "entities": pa.nulls(len(chunks), list_of(TEXT)) if entities is None else entities,
+        "triples": pa.nulls(len(chunks), list_of(list_of(TEXT))) if triples is None else triples,
+        # Not keyed where no method reads it: a changed profile then leaves the units as they are.
+        "discourse": chunks.column("discourse") if set(config.methods) - set(_BUILT_IN) else pa.repeat("", len(chunks)),
+    }
+    return pa.table([columns[name] for name in _CONTENT.names], schema=_CONTENT)
 
 
 _CONTENT = pa.schema([
@@ -163,54 +163,107 @@ _CONTENT = pa.schema([
     column("sentences", list_of(list_of(pa.int64()))),
     column("entities", list_of(TEXT), nullable=True),
     column("triples", list_of(list_of(TEXT)), nullable=True),
+    column("discourse", STRING),
 ])  # fmt: skip
 
 
-def _recorded(tables: Tables, chunks: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[list[str], list[list[str]]]]]:
-    """Yield (chunk id, (entities, triples)): by the chunk's own id, or by the id of a document that is one chunk.
+def _sentences(chunks: pa.Table, sentences: pa.Table) -> pa.Array:
+    """Return the [start, end] of each chunk's sentences within its text, in order."""
+    of_chunk = _rows_of(sentences.column("chunk_id"), chunks.column("chunk_id"))
+    starts, ends = (sentences.column(name).to_numpy() for name in ("start", "end"))
+    order = np.lexsort((ends, starts, of_chunk))
+    of_chunk = of_chunk[order]
+    spans = np.stack([starts[order], ends[order]], axis=1) - chunks.column("start").to_numpy()[of_chunk, None]
+    edges = np.concatenate([[0], np.cumsum(np.bincount(of_chunk, minlength=len(chunks)))])
+    pairs = pa.ListArray.from_arrays(np.arange(len(spans) + 1, dtype=np.int32) * 2, spans.ravel(), type=list_of(pa.int64()))
+    return pa.ListArray.from_arrays(edges.astype(np.int32), pairs, type=list_of(list_of(pa.int64())))
+
+
+def _rows_of(values: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return the row of each value among distinct ones, all of which are there."""
+    rows = pc.index_in(values, value_set=among)
+    assert not rows.null_count, "a row refers to a chunk that is not there"
+    return rows.to_numpy().astype(np.int64)
+
+
+def _recorded(tables: Tables) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Return entities and triples of each chunk: by the chunk's own id, or by the id of a document that is one chunk.
 
     Raises:
         InputError: If nothing at all was recorded.
     """
-    if chunks and not tables["recorded_extraction"].num_rows:
+    chunks, recorded = tables["chunks"], tables["recorded_extraction"]
+    if chunks.num_rows and not recorded.num_rows:
         raise InputError("extract.methods names recorded, but the corpus has no openie.jsonl with an entry of it")
-    entries = {row["item_id"]: (row["entities"], row["triples"]) for row in tables["recorded_extraction"].to_pylist()}
-    num_chunks = dict(zip(*(c.to_pylist() for c in pc.value_counts(tables["chunks"].column("doc_id")).flatten()), strict=True))
-    for row in chunks:
-        if row["chunk_id"] in entries:
-            yield row["chunk_id"], entries[row["chunk_id"]]
-        elif row["doc_id"] in entries and num_chunks[row["doc_id"]] == 1:
-            yield row["chunk_id"], entries[row["doc_id"]]
+    documents, num_chunks = pc.value_counts(chunks.column("doc_id")).flatten()
+    single = documents.filter(pc.equal(num_chunks, 1))
+    items = recorded.column("item_id")
+    by_document = pc.if_else(
+        pc.is_in(chunks.column("doc_id"), value_set=single), pc.index_in(chunks.column("doc_id"), value_set=items), None
+    )
+    rows = pc.coalesce(pc.index_in(chunks.column("chunk_id"), value_set=items), by_document)
+    return recorded.column("entities").take(rows), recorded.column("triples").take(rows)
 
 
 def _assemble(tables: Tables, results: pa.Table, config: ExtractConfig) -> dict[str, pa.Table]:
-    chunks = {row["chunk_id"]: row for row in tables["chunks"].select(["chunk_id", "doc_id", "start"]).to_pylist()}
-    mentions: dict[str, dict[str, object]] = {}
-    relations: dict[str, dict[str, object]] = {}
-    for row in results.select(["row_id", "mentions", "relations"]).to_pylist():
-        chunk = chunks[row["row_id"]]
-        place = {"chunk_id": row["row_id"], "doc_id": chunk["doc_id"]}
-        for unit in row["mentions"]:
-            content = [unit["name"], unit["type"] or "", str(unit["start"]), str(unit["end"])]
-            unit_id = ids.unit_id("mention", row["row_id"], unit["extractor"], *content)
-            in_title = unit["type"] == "title" and unit["start"] is None
-            span = {"start": 0, "end": len(unit["name"])} if in_title else _shifted(unit, chunk["start"])
-            mentions.setdefault(unit_id, {"mention_id": unit_id, **place, **unit, **span})
-        for unit in row["relations"]:
-            content = [unit["subject"], unit["predicate"], unit["object"], str(unit["start"]), str(unit["end"])]
-            unit_id = ids.unit_id("relation", row["row_id"], unit["extractor"], *content)
-            relations.setdefault(unit_id, {"relation_id": unit_id, **place, **unit, **_shifted(unit, chunk["start"])})
+    chunks = tables["chunks"].select(["chunk_id", "doc_id", "start"])
+    chunks = chunks.take(pa.array(_rows_of(results.column("row_id"), chunks.column("chunk_id"))))
     return {
-        "unit_mentions": schemas.UNIT_MENTIONS.from_rows(list(mentions.values())),
-        "unit_relations": schemas.UNIT_RELATIONS.from_rows(list(relations.values())),
+        "unit_mentions": _mentions(results.column("mentions"), chunks),
+        "unit_relations": _relations(results.column("relations"), chunks),
     }
 
 
-def _shifted(unit: dict[str, Any], offset: int) -> dict[str, int | None]:
-    """Return the unit's span as offsets in the source text; a span that is half missing is none."""
-    if unit["start"] is None or unit["end"] is None:
-        return {"start": None, "end": None}
-    return {"start": unit["start"] + offset, "end": unit["end"] + offset}
+def _mentions(found: pa.ChunkedArray, chunk_of_result: pa.Table) -> pa.Table:
+    units = _unit_columns(found, chunk_of_result)
+    unit_ids = _unit_ids("mention", units, ("name", "type", "start", "end"))
+    in_title = pc.and_(pc.fill_null(pc.equal(units["type"], "title"), False), pc.is_null(units["start"]))
+    units |= _source_spans(units)
+    units["start"] = pc.if_else(in_title, 0, units["start"])
+    units["end"] = pc.if_else(in_title, pc.cast(pc.utf8_length(units["name"]), pa.int64()), units["end"])
+    return _first_of_each(schemas.UNIT_MENTIONS, unit_ids, units)
+
+
+def _relations(found: pa.ChunkedArray, chunk_of_result: pa.Table) -> pa.Table:
+    units = _unit_columns(found, chunk_of_result)
+    unit_ids = _unit_ids("relation", units, ("subject", "predicate", "object", "start", "end", "type"))
+    return _first_of_each(schemas.UNIT_RELATIONS, unit_ids, units | _source_spans(units))
+
+
+def _unit_columns(units: pa.ChunkedArray, chunk_of_result: pa.Table) -> dict[str, pa.Array]:
+    """Return the fields of all units, one after the other, with `chunk_id`, `doc_id` and `offset`, the start of their chunk."""
+    lists = units.combine_chunks()
+    flat = lists.flatten()
+    columns = {field.name: pc.struct_field(flat, field.name) for field in flat.type}
+    places = chunk_of_result.take(pc.list_parent_indices(lists)).combine_chunks()
+    offsets = places.column("start").combine_chunks()
+    return columns | {name: places.column(name).combine_chunks() for name in ("chunk_id", "doc_id")} | {"offset": offsets}
+
+
+def _unit_ids(kind: str, units: dict[str, pa.Array], content: tuple[str, ...]) -> pa.Array:
+    """Return the id of each unit, of its chunk, its extractor and what it says; what is missing counts as ""."""
+    blocks = []
+    names = ("chunk_id", "extractor", *content)
+    for at in range(0, len(units["chunk_id"]), _ID_ROWS):
+        rows = zip(*(units[name].slice(at, _ID_ROWS).to_pylist() for name in names), strict=True)
+        found = [ids.unit_id(kind, *("" if value is None else str(value) for value in row)) for row in rows]
+        blocks.append(pa.array(found, STRING))
+    return pa.concat_arrays(blocks) if blocks else pa.array([], STRING)
+
+
+def _source_spans(units: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Return the units' spans as offsets in the source text; a span that is half missing is none."""
+    whole = pc.and_(pc.is_valid(units["start"]), pc.is_valid(units["end"]))
+    return {name: pc.if_else(whole, pc.add(units[name], units["offset"]), None) for name in ("start", "end")}
+
+
+def _first_of_each(schema: schemas.TableSchema, unit_ids: pa.Array, units: dict[str, pa.Array]) -> pa.Table:
+    """Return the table of the units, the first of equal ids."""
+    columns = {schema.key[0]: unit_ids, **{name: units[name] for name in schema.schema.names if name in units}}
+    _, first = np.unique(unit_ids.dictionary_encode().indices.to_numpy(), return_index=True)
+    if len(first) < len(unit_ids):
+        columns = {name: values.take(pa.array(first)) for name, values in columns.items()}
+    return schema.build(columns)
 
 
 def _engines(config: ExtractConfig) -> tuple[str, ...]:
@@ -222,14 +275,14 @@ def _texts(config: ExtractConfig) -> dict[str, str]:
 
 
 def _not_keyed(config: ExtractConfig) -> dict[str, Any]:
-    """Leave out the model's settings where it is not asked, and else the prompt's name: its text is keyed."""
-    return {"llm": {"prompt"} if _LLM in config.methods else True}
+    """Leave out the model's settings where it is not asked, and else the prompts' names: their texts are keyed."""
+    return {"llm": {"prompts"} if _LLM in config.methods else True}
 
 
 STAGE = RowStage(
     number=4,
     name="extract",
-    version=3,
+    version=4,
     reads=("chunks", "sentences", "recorded_extraction"),
     writes=(schemas.UNIT_MENTIONS, schemas.UNIT_RELATIONS),
     cardinality=Cardinality.ONE_TO_MANY,

@@ -12,6 +12,7 @@ Schema = Mapping[str, Any]
 # milliseconds where its automaton is known, which it is for an equal bound or one below 128: so few bounds, not the best ones.
 LONG_TEXT: Schema = {"type": "string", "maxLength": 240}
 SHORT_TEXT: Schema = {"type": "string", "maxLength": 100}
+NAME: Schema = {**SHORT_TEXT, "minLength": 1}
 
 
 def labels(letter: str, count: int) -> list[str]:
@@ -29,9 +30,14 @@ def label_of(letter: str, count: int) -> Schema:
     return {"type": "string", "enum": labels(letter, count)}
 
 
+def one_of(*values: str) -> Schema:
+    """Return the schema of one of the given words."""
+    return {"type": "string", "enum": list(values)}
+
+
 def closed(**properties: Schema) -> Schema:
     """Return the schema of an object that has exactly these properties, in this order."""
     return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
-__all__ = ["LONG_TEXT", "SHORT_TEXT", "Schema", "closed", "label_of", "label_position", "labels"]
+__all__ = ["LONG_TEXT", "NAME", "SHORT_TEXT", "Schema", "closed", "label_of", "label_position", "labels", "one_of"]

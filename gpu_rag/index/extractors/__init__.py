@@ -17,6 +17,7 @@ class Chunk(NamedTuple):
         sentences: (start, end) of each sentence within the text, in order.
         entities: Recorded names, None if nothing was recorded for the chunk.
         triples: Recorded triples, as recorded; None likewise.
+        discourse: Its document's mode, narrative, conceptual or argumentative; "" where no method in use depends on it.
     """
 
     title: str
@@ -24,6 +25,7 @@ class Chunk(NamedTuple):
     sentences: list[tuple[int, int]]
     entities: list[str] | None
     triples: list[list[str]] | None
+    discourse: str = ""
 
 
 class Mention(NamedTuple):

@@ -1,9 +1,9 @@
-"""Extractor `llm`: entities and relations that a language model reads out of a chunk.
+"""Extractor `llm`: entities, statements and relations that a language model reads out of a chunk, by its discourse mode.
 
-The sentences of the chunk are shown under labels S1, S2, ..., and a relation names the label of the sentence that states it:
-its span is that sentence's. A name's span is the first place where it stands in the chunk, none if it stands nowhere. Nothing
-is judged here: governance rejects what the text does not hold, so a chunk that tells the model what to extract gets no further
-than its own words.
+The sentences of the chunk are shown under labels S1, S2, ..., and every unit names the label of the sentence that states it:
+its span is that sentence's, or, of an entity, its name's place there. A name that stands nowhere has no span. Nothing is judged
+here: governance rejects what the text does not hold, so a chunk that tells the model what to extract gets no further than its
+own words.
 
 All chunks of a shard are asked in one call. A chunk without text of its own (a title alone) is not asked.
 """
@@ -16,30 +16,39 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from gpu_rag.engines.generation import Generation, Message, TextGenerator
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import canonical_json
-from gpu_rag.index.extractors import Chunk, Extraction, Failure, Mention, Relation
+from gpu_rag.index.extractors import Chunk, Extraction, Failure
+from gpu_rag.index.extractors.discourse import DISCOURSES, answer_schema, units
 from gpu_rag.prompts import PromptName, prompt_text, render
-from gpu_rag.prompts.shapes import LONG_TEXT, SHORT_TEXT, Schema, closed, label_of, label_position
-from gpu_rag.spans import find_span, is_blank
+from gpu_rag.prompts.shapes import Schema
 
-ENTITY_TYPES = ("person", "organization", "place", "work", "event", "date", "concept", "other")
-_MAX_ALIASES = 5
-_PROMPT_VALUES = ("title", "sentences", "types", "max_entities", "max_relations")
+_PROMPT_VALUES = ("title", "sentences", "types", "relation_types", "max_entities", "max_statements", "max_relations")
+
+
+class ExtractPrompts(BaseModel):
+    """Prompt of each discourse mode: name of a built-in one, or the path of a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    narrative: PromptName = "extract_narrative"
+    conceptual: PromptName = "extract_conceptual"
+    argumentative: PromptName = "extract_argumentative"
 
 
 class LlmExtractConfig(BaseModel):
     """What the model is asked.
 
     Attributes:
-        prompt: Name of a built-in prompt, or the path of a file.
+        prompts: By discourse mode.
         output_tokens: Budget of one answer; tokens.
         max_entities: Per chunk.
+        max_statements: Events, definitions or claims per chunk.
         max_relations: Per chunk.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    prompt: PromptName = "extract"
+    prompts: ExtractPrompts = ExtractPrompts()
     output_tokens: PositiveInt = 2048
     max_entities: PositiveInt = 40
+    max_statements: PositiveInt = 20
     max_relations: PositiveInt = 40
 
 
@@ -56,18 +65,24 @@ def extract_all(chunks: Mapping[str, Chunk], *, config: LlmExtractConfig, llm: T
     Raises:
         ConfigError: If not even the prompt without a chunk fits the model's context.
     """
-    asked = {key: chunk for key, chunk in chunks.items() if has_text(chunk)}
+    unknown = {key: chunk.discourse for key, chunk in chunks.items() if chunk.discourse not in DISCOURSES}
+    asked = {key: chunk for key, chunk in chunks.items() if key not in unknown and has_text(chunk)}
     if asked:
         _check_room(config, llm)
     generations = llm.generate(
         [
             llm.request(
-                key, extract_prompt(chunk, config), config.output_tokens, schema=extract_schema(len(chunk.sentences), config)
+                key,
+                extract_prompt(chunk, config),
+                config.output_tokens,
+                schema=extract_schema(chunk.discourse, len(chunk.sentences), config),
             )
             for key, chunk in asked.items()
         ]
     )
     answers = dict.fromkeys(chunks, Answer(Extraction([], [])))
+    for key, discourse in unknown.items():
+        answers[key] = Answer(Failure("invalid", f"unknown discourse mode {discourse!r}; there are {', '.join(DISCOURSES)}"))
     for key, chunk in asked.items():
         generation = generations[key]
         failure = Failure(generation.state, generation.reason)
@@ -82,68 +97,56 @@ def has_text(chunk: Chunk) -> bool:
 
 def extract_prompt(chunk: Chunk, config: LlmExtractConfig) -> tuple[Message, ...]:
     """Return the messages for one chunk; each sentence is one line, so that no text can pass for a label of another."""
+    discourse = DISCOURSES[chunk.discourse]
     return render(
-        config.prompt,
+        getattr(config.prompts, chunk.discourse),
         title=_one_line(chunk.title),
         sentences=[_one_line(chunk.text[start:end]) for start, end in chunk.sentences],
-        types=ENTITY_TYPES,
+        types=discourse.entity_types,
+        relation_types=discourse.relation_types,
         max_entities=config.max_entities,
+        max_statements=config.max_statements,
         max_relations=config.max_relations,
     )
 
 
-def extract_schema(num_sentences: int, config: LlmExtractConfig) -> Schema:
-    """Return the JSON schema of an answer; one per number of sentences, since the labels are its only variable part."""
-    name = {**SHORT_TEXT, "minLength": 1}
-    entity = closed(
-        name=name,
-        type={"type": "string", "enum": list(ENTITY_TYPES)},
-        description=LONG_TEXT,
-        aliases={"type": "array", "items": name, "maxItems": _MAX_ALIASES},
-    )
-    relation = closed(subject=name, predicate=name, object=name, sentence=label_of("S", num_sentences))
-    return closed(
-        entities={"type": "array", "items": entity, "maxItems": config.max_entities},
-        relations={"type": "array", "items": relation, "maxItems": config.max_relations},
+def extract_schema(discourse: str, num_sentences: int, config: LlmExtractConfig) -> Schema:
+    """Return the JSON schema of an answer; one per discourse mode and number of sentences, so that few are compiled."""
+    return answer_schema(
+        DISCOURSES[discourse],
+        num_sentences,
+        max_entities=config.max_entities,
+        max_statements=config.max_statements,
+        max_relations=config.max_relations,
     )
 
 
 def extract_texts(config: LlmExtractConfig) -> dict[str, str]:
-    """Return the texts that decide what the model is asked, for the stage's fingerprint."""
-    schema = canonical_json(extract_schema(1, config))
-    return {"extract prompt": prompt_text(config.prompt, _PROMPT_VALUES), "extract schema": schema}
+    """Return the texts that decide what the model is asked, for the stage's fingerprint: of all modes."""
+    texts = {}
+    for discourse in DISCOURSES:
+        texts[f"extract prompt {discourse}"] = prompt_text(getattr(config.prompts, discourse), _PROMPT_VALUES)
+        texts[f"extract schema {discourse}"] = canonical_json(extract_schema(discourse, 1, config))
+    return texts
 
 
 def _check_room(config: LlmExtractConfig, llm: TextGenerator) -> None:
     """Refuse a context that holds no chunk at all: every row would be too long, hours into a run."""
-    (used,) = llm.count_tokens([extract_prompt(Chunk("", "", [], None, None), config)])
+    empty = [extract_prompt(Chunk("", "", [], None, None, discourse), config) for discourse in DISCOURSES]
     room = llm.prompt_budget(config.output_tokens)
-    if used >= room:
-        raise ConfigError(
-            f"the extraction prompt without a chunk takes {used} tokens, but {max(room, 0)} are left beside an output of "
-            f"extract.llm.output_tokens={config.output_tokens} within the engine's context of "
-            f"{llm.engine.max_context_tokens}; raise llm.max_context_tokens or lower extract.llm.output_tokens"
-        )
+    for discourse, used in zip(DISCOURSES, llm.count_tokens(empty), strict=True):
+        if used >= room:
+            raise ConfigError(
+                f"the {discourse} extraction prompt without a chunk takes {used} tokens, but {max(room, 0)} are left beside an "
+                f"output of extract.llm.output_tokens={config.output_tokens} within the engine's context of "
+                f"{llm.engine.max_context_tokens}; raise llm.max_context_tokens or lower extract.llm.output_tokens"
+            )
 
 
 def _extraction(chunk: Chunk, generation: Generation) -> Extraction:
     """Return the units of an answer that fits the schema."""
-    entities, aliases = [], []
-    for entity in generation.value["entities"]:
-        name, kind = entity["name"], entity["type"]
-        others = [alias for alias in entity["aliases"] if not is_blank(alias)]
-        start, end = find_span(chunk.text, name) or (None, None)
-        entities.append(Mention(name, kind, start, end, description=entity["description"], aliases=others))
-        for alias in others:
-            place = find_span(chunk.text, alias)
-            if place is not None:
-                aliases.append(Mention(alias, kind, *place))
-    relations = []
-    for relation in generation.value["relations"]:
-        start, end = chunk.sentences[label_position(relation["sentence"])]
-        relations.append(Relation(relation["subject"], relation["predicate"], relation["object"], start, end))
-    # Entities first: where one entity's alias is another's name, the unit with the description is kept.
-    return Extraction(entities + aliases, relations, generation.reason)
+    found = units(chunk, generation.value, DISCOURSES[chunk.discourse])
+    return found._replace(note="; ".join(note for note in (generation.reason, found.note) if note))
 
 
 def _one_line(text: str) -> str:
@@ -151,8 +154,8 @@ def _one_line(text: str) -> str:
 
 
 __all__ = [
-    "ENTITY_TYPES",
     "Answer",
+    "ExtractPrompts",
     "LlmExtractConfig",
     "extract_all",
     "extract_prompt",

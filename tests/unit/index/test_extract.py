@@ -146,6 +146,29 @@ def shout(chunk: Chunk) -> Extraction:
     return Extraction([Mention("ALPHA", "shout", 0, 5, 0.5)], [Relation("ALPHA", "is", " ")])
 
 
+def twice(chunk: Chunk) -> Extraction:
+    """An extractor that repeats itself and half knows a place."""
+    relation = Relation("A", "is", "B", 0, 1, type="is_a")
+    return Extraction(
+        [Mention("A", None, 0, 1, 0.5), Mention("A", None, 0, 1, 0.7), Mention("A", None, 1), Mention("T", "title", None, 3)],
+        [relation, relation, relation._replace(type="part_of")],
+    )
+
+
+def test_units_said_twice_are_one_and_a_half_known_place_is_none(corpus: Run, extract: Run) -> None:
+    tables = corpus({"d1": ("", "A is B.")})
+    extract(tables, f"{__name__}:twice")
+    found = {(row["name"], row["start"], row["end"], row["confidence"]) for row in tables["unit_mentions"].to_pylist()}
+    assert found == {("A", 0, 1, 0.5), ("A", None, None, None), ("T", 0, 1, None)}
+    assert sorted(tables["unit_relations"].column("type").to_pylist()) == ["is_a", "part_of"]
+
+
+def test_no_chunks_give_no_units(corpus: Run, extract: Run) -> None:
+    tables = corpus({})
+    extract(tables, "mentions")
+    assert tables["unit_mentions"].num_rows == tables["unit_relations"].num_rows == 0
+
+
 def test_a_users_extractor_runs_by_import_path_and_its_refusal_is_a_state_of_the_row(corpus: Run, extract: Run) -> None:
     tables = corpus({"d1": ("", "ALPHA"), "d2": ("", "bad")})
     results = {row["reason"]: row["state"] for row in extract(tables, f"{__name__}:shout").to_pylist()}

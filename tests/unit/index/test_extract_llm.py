@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from gpu_rag import schemas
 from gpu_rag.engines.generation import Completion, GenerationRequest, TextGenerator
 from gpu_rag.engines.llm import LlmConfig, ScriptedConfig
 from gpu_rag.engines.llm_scripted import ScriptedEngine
@@ -26,19 +27,28 @@ from gpu_rag.store import WorkStore
 Run = Callable[..., Any]
 Reply = Callable[[GenerationRequest], str | Completion]
 IDENTITIES = {"llm": "scripted"}
-EMPTY = '{"entities": [], "relations": []}'
+EMPTY = '{"entities": [], "events": [], "relations": []}'
 
 
-def entity(name: str, *aliases: str, kind: str = "person", description: str = "") -> dict[str, Any]:
-    return {"name": name, "type": kind, "description": description, "aliases": list(aliases)}
+def entity(name: str, *aliases: str, kind: str = "person", description: str = "", sentence: str = "S1") -> dict[str, Any]:
+    place = {"sentence": sentence, "confidence": "high"}
+    return {"name": name, "type": kind, "description": description, "aliases": list(aliases), **place}
 
 
-def relation(subject: str, predicate: str, object_: str, sentence: str = "S1") -> dict[str, Any]:
-    return {"subject": subject, "predicate": predicate, "object": object_, "sentence": sentence}
+def statement(name: str, sentence: str = "S1", confidence: str = "high", **details: str) -> dict[str, Any]:
+    return {"name": name, **details, "sentence": sentence, "confidence": confidence}
 
 
-def answer(*entities: dict[str, Any], relations: tuple[dict[str, Any], ...] = ()) -> str:
-    return json.dumps({"entities": list(entities), "relations": list(relations)})
+def relation(subject: str, predicate: str, object_: str, sentence: str = "S1", type_: str = "other") -> dict[str, Any]:
+    names = {"subject": subject, "type": type_, "predicate": predicate, "object": object_}
+    return {**names, "sentence": sentence, "confidence": "medium"}
+
+
+def answer(
+    *entities: dict[str, Any], relations: tuple[dict[str, Any], ...] = (), **statements: tuple[dict[str, Any], ...]
+) -> str:
+    """Return the answer of a narrative chunk, or of the mode whose statements are given."""
+    return json.dumps({"entities": list(entities), **(statements or {"events": ()}), "relations": list(relations)})
 
 
 def shown(request: GenerationRequest) -> str:
@@ -76,13 +86,19 @@ class Scripted:
         return {doc_ids[row["row_id"]]: row for row in joined.to_pylist()}
 
 
+def with_modes(tables: dict[str, pa.Table], **modes: str) -> dict[str, pa.Table]:
+    """Return the tables with the discourse mode of each document, narrative where none is given."""
+    rows = [{**row, "discourse": modes.get(row["doc_id"], "narrative")} for row in tables["chunks"].to_pylist()]
+    return {**tables, "chunks": schemas.CHUNKS.from_rows(rows)}
+
+
 CURIE = {"d1": ("Marie Curie", "Marie Curie was born in Warsaw. Maria Sklodowska met Paul Langevin in Brussels.")}
 
 
 def read_curie(request: GenerationRequest) -> str:
     return answer(
         entity("Marie Curie", "Maria Sklodowska", "Madame Radium", description="A physicist."),
-        entity("Maria Sklodowska", description="The same."),
+        entity("Maria Sklodowska", description="The same.", sentence="S2"),
         entity("Warsaw", kind="place"),
         relations=(
             relation("Marie Curie", "was born in", "Warsaw"),
@@ -120,6 +136,111 @@ def test_a_description_and_all_given_aliases_stand_with_the_name_and_an_alias_in
     assert (alias["type"], alias["description"], alias["aliases"]) == ("person", None, None)
 
 
+def test_a_name_has_its_place_in_its_sentence_and_the_sentence_if_it_stands_elsewhere_only(corpus: Run) -> None:
+    tables = corpus({"d1": ("", "Warsaw is old. Warsaw is large. It is wet.")})
+    entities = [entity("Warsaw", sentence=f"S{number}", kind=kind) for number, kind in ((2, "place"), (3, "other"))]
+    Scripted(lambda request: answer(*entities)).extract(tables)
+    spans = {row["type"]: (row["start"], row["end"]) for row in tables["unit_mentions"].to_pylist()}
+    assert spans == {"place": (15, 21), "other": (32, 42)}
+
+
+TOLL = "The toll should go, because it keeps carts away. Orla Quenneby objects that it pays for the bridge."
+ANSWERS = {
+    "narrative": answer(
+        entity("Orla Quenneby", sentence="S2"),
+        events=(statement("Orla objects", "S2"), statement("the toll goes", "S1", "low")),
+        relations=(relation("Orla Quenneby", "objects", "E1", "S2", "took_part_in"), relation("E2", "then", "E1", "S2", "temporal")),
+    ),
+    "conceptual": answer(
+        entity("toll", kind="concept"),
+        definitions=(statement("toll", "S2", definition="what pays for the bridge"),),
+        relations=(relation("toll", "pays for", "bridge", "S2", "used_for"),),
+    ),
+    "argumentative": answer(
+        entity("Orla Quenneby", sentence="S2"),
+        claims=(statement("it should go", role="conclusion"), statement("it keeps carts away", role="premise")),
+        relations=(relation("C2", "because", "C1", "S1", "supports"), relation("C1", "is denied by", "C3", "S2", "attacks")),
+    ),
+}  # fmt: skip
+
+
+def test_each_mode_has_its_own_prompt_schema_and_units(corpus: Run) -> None:
+    def reply(request: GenerationRequest) -> str:
+        asked = next(
+            mode for mode, key in zip(ANSWERS, ("events", "definitions", "claims"), strict=True) if key in keys(request)
+        )
+        return ANSWERS[asked]
+
+    def keys(request: GenerationRequest) -> list[str]:
+        assert request.schema is not None
+        return list(request.schema["properties"])
+
+    tables = with_modes(corpus({mode: ("", TOLL + " " * row) for row, mode in enumerate(ANSWERS)}), **{m: m for m in ANSWERS})
+    scripted = Scripted(reply)
+    rows = scripted.extract(tables)
+    assert {row["state"] for row in rows.values()} == {"ok"}
+    assert [keys(request)[1] for request in scripted.sent if "a step of the argument" in request.messages[0].content] == [
+        "claims"
+    ]
+    assert [keys(request)[1] for request in scripted.sent if "something that happens" in request.messages[0].content] == [
+        "events"
+    ]
+    first, second = TOLL[:48], TOLL[49:]
+    mentions = [
+        (row["doc_id"], row["kind"], row["type"], row["name"], TOLL[row["start"] : row["end"]], round(row["confidence"], 3))
+        for row in tables["unit_mentions"].to_pylist()
+    ]
+    assert sorted(mentions) == [
+        ("argumentative", "claim", "conclusion", "it should go", first, 0.9),
+        ("argumentative", "claim", "premise", "it keeps carts away", first, 0.9),
+        ("argumentative", "entity", "person", "Orla Quenneby", "Orla Quenneby", 0.9),
+        ("conceptual", "concept", "concept", "toll", "toll", 0.9),
+        ("conceptual", "concept", "definition", "toll", second, 0.9),
+        ("narrative", "entity", "person", "Orla Quenneby", "Orla Quenneby", 0.9),
+        ("narrative", "event", "event", "Orla objects", second, 0.9),
+        ("narrative", "event", "event", "the toll goes", first, 0.3),
+    ]
+    (definition,) = [row for row in tables["unit_mentions"].to_pylist() if row["type"] == "definition"]
+    assert definition["description"] == "what pays for the bridge"
+    relations = [
+        (row["doc_id"], row["type"], row["subject"], row["object"], TOLL[row["start"] : row["end"]])
+        for row in tables["unit_relations"].to_pylist()
+    ]
+    assert sorted(relations) == [
+        ("argumentative", "supports", "it keeps carts away", "it should go", first),
+        ("conceptual", "used_for", "toll", "bridge", second),
+        ("narrative", "temporal", "the toll goes", "Orla objects", second),
+        ("narrative", "took_part_in", "Orla Quenneby", "Orla objects", second),
+    ]
+    assert rows["argumentative"]["reason"] == "llm: left out 1 relations of claims that it did not give"
+
+
+def test_what_is_named_like_a_label_stays_a_name_where_it_is_one(corpus: Run) -> None:
+    tables = corpus({"d1": ("", "Route E1 meets C1 in Faro.")})
+    found = answer(entity("E1", kind="place"), relations=(relation("E1", "meets", "C1"),), events=(statement("they meet"),))
+    Scripted(lambda request: found).extract(tables)
+    (row,) = tables["unit_relations"].to_pylist()
+    assert (row["subject"], row["object"]) == ("E1", "C1")  # an entity given; a label of claims, which this mode has not
+
+
+def test_a_changed_mode_is_new_work_for_the_model_and_none_for_the_other_methods(corpus: Run) -> None:
+    before, after = corpus(CURIE), with_modes(corpus(CURIE), d1="conceptual")
+
+    def content(tables: dict[str, pa.Table], *methods: str) -> pa.Table:
+        return s04_extract.STAGE.content(tables, ExtractConfig(methods=methods))
+
+    assert content(before, "mentions").equals(content(after, "mentions"))
+    assert not content(before, "mentions", "llm").equals(content(after, "mentions", "llm"))
+    assert not content(before, f"{__name__}:refuse").equals(content(after, f"{__name__}:refuse"))
+
+
+def test_an_unknown_mode_fails_its_own_row_by_name(corpus: Run) -> None:
+    tables = with_modes(corpus({**CURIE, "d2": ("", "Warsaw is a city.")}), d1="lyrical")
+    rows = Scripted(lambda request: answer(entity("Warsaw"))).extract(tables)
+    assert (rows["d1"]["state"], rows["d2"]["state"]) == ("invalid", "ok")
+    assert "unknown discourse mode 'lyrical'" in rows["d1"]["reason"]
+
+
 def test_a_name_that_stands_nowhere_stays_a_unit_without_a_span(corpus: Run) -> None:
     tables = corpus(CURIE)
     Scripted(lambda request: answer(entity("Pierre Curie"))).extract(tables)
@@ -134,12 +255,13 @@ def test_only_labels_of_the_shown_sentences_can_be_given(corpus: Run) -> None:
     assert [line[:3] for line in shown(scripted.sent[0]).splitlines()[1:]] == ["S1:", "S2:"]
 
 
-def test_chunks_of_equally_many_sentences_share_one_schema() -> None:
+@pytest.mark.parametrize("discourse", ["narrative", "conceptual", "argumentative"])
+def test_chunks_of_one_mode_and_equally_many_sentences_share_one_schema(discourse: str) -> None:
     config = LlmExtractConfig()
-    assert extract_schema(3, config) == extract_schema(3, config) != extract_schema(4, config)
-    relations = extract_schema(3, config)["properties"]["relations"]
-    assert relations["items"]["properties"]["sentence"]["enum"] == ["S1", "S2", "S3"]
-    assert relations["maxItems"] == config.max_relations
+    assert extract_schema(discourse, 3, config) == extract_schema(discourse, 3, config) != extract_schema(discourse, 4, config)
+    for units in extract_schema(discourse, 3, config)["properties"].values():
+        assert units["items"]["properties"]["sentence"]["enum"] == ["S1", "S2", "S3"]
+        assert units["maxItems"] in (config.max_entities, config.max_statements, config.max_relations)
 
 
 def test_text_that_looks_like_a_label_or_a_template_stays_one_line_of_its_sentence(corpus: Run) -> None:
@@ -258,37 +380,37 @@ BAD_OUTPUTS = {
     "a string": ('"Warsaw"', "invalid"),
     "array at the top": ('[{"name": "Warsaw"}]', "invalid"),
     "prose": ("There are no entities here.", "invalid"),
-    "text before": ('Here it is: {"entities": [], "relations": []}', "invalid"),
-    "text after": ('{"entities": [], "relations": []} Hope it helps!', "invalid"),
-    "trailing comma": ('{"entities": [], "relations": [],}', "invalid"),
+    "text before": ('Here it is: {"entities": [], "events": [], "relations": []}', "invalid"),
+    "text after": ('{"entities": [], "events": [], "relations": []} Hope it helps!', "invalid"),
+    "trailing comma": ('{"entities": [], "events": [], "relations": [],}', "invalid"),
     "single quotes": ("{'entities': [], 'relations': []}", "invalid"),
     "missing bracket": ('{"entities": [{"name": "Warsaw"', "invalid"),
-    "extra bracket": ('{"entities": [], "relations": []}}', "invalid"),
-    "missing key": ('{"entities": []}', "invalid"),
-    "renamed key": ('{"named_entities": [], "relations": []}', "invalid"),
-    "extra key": ('{"entities": [], "relations": [], "note": ""}', "invalid"),
-    "key twice": ('{"entities": [], "entities": [], "relations": []}', "invalid"),
-    "NaN": ('{"entities": NaN, "relations": []}', "invalid"),
+    "extra bracket": ('{"entities": [], "events": [], "relations": []}}', "invalid"),
+    "missing key": ('{"entities": [], "relations": []}', "invalid"),
+    "renamed key": ('{"named_entities": [], "events": [], "relations": []}', "invalid"),
+    "extra key": ('{"entities": [], "events": [], "relations": [], "note": ""}', "invalid"),
+    "key twice": ('{"entities": [], "entities": [], "events": [], "relations": []}', "invalid"),
+    "NaN": ('{"entities": NaN, "events": [], "relations": []}', "invalid"),
     "Infinity": ('{"entities": [Infinity], "relations": []}', "invalid"),
-    "number of 5,000 digits": ('{"entities": ' + "9" * 5000 + ', "relations": []}', "invalid"),
+    "number of 5,000 digits": ('{"entities": ' + "9" * 5000 + ', "events": [], "relations": []}', "invalid"),
     "nested too deep": ("[" * 100_000, "invalid"),
-    "a megabyte": ('{"entities": ["' + "x" * 1_000_000 + '"], "relations": []}', "invalid"),
+    "a megabyte": ('{"entities": ["' + "x" * 1_000_000 + '"], "events": [], "relations": []}', "invalid"),
     "object for a list": ('{"entities": {}, "relations": []}', "invalid"),
-    "control character": ('{"entities": ["\x01"], "relations": []}', "invalid"),
+    "control character": ('{"entities": ["\x01"], "events": [], "relations": []}', "invalid"),
     "two values": (EMPTY + "\n" + EMPTY, "invalid"),
-    "an ellipsis": ('{"entities": [...], "relations": []}', "invalid"),
+    "an ellipsis": ('{"entities": [...], "events": [], "relations": []}', "invalid"),
     "fence of another kind": ("```python\n" + EMPTY + "\n```", "invalid"),
     "fenced": ("```json\n" + EMPTY + "\n```", "empty"),
     "byte order mark": ("\ufeff" + EMPTY, "empty"),
-    "triple of 2": ('{"entities": [], "relations": [["Warsaw", "is"]]}', "empty"),
-    "triple of 4": ('{"entities": [], "relations": [["a", "b", "c", "d"]]}', "empty"),
-    "nested list": ('{"entities": [["Warsaw"]], "relations": [[["a"], "b", "c"]]}', "empty"),
+    "triple of 2": ('{"entities": [], "events": [], "relations": [["Warsaw", "is"]]}', "empty"),
+    "triple of 4": ('{"entities": [], "events": [], "relations": [["a", "b", "c", "d"]]}', "empty"),
+    "nested list": ('{"entities": [["Warsaw"]], "events": [], "relations": [[["a"], "b", "c"]]}', "empty"),
     "number for a name": (answer({**entity("x"), "name": 3}), "empty"),
     "quoted list": (answer({**entity("x"), "aliases": "[]"}), "empty"),
     "name without characters": (answer(entity("")), "empty"),
     "invisible name": (answer(entity("\u200b ")), "empty"),
     "unknown type": (answer(entity("Warsaw", kind="alien")), "empty"),
-    "lone surrogate": ('{"entities": [' + json.dumps(entity("Wars\ud800aw")) + '], "relations": []}', "ok"),
+    "lone surrogate": ('{"entities": [' + json.dumps(entity("Wars\ud800aw")) + '], "events": [], "relations": []}', "ok"),
 }
 
 
@@ -308,7 +430,8 @@ def test_every_bad_output_has_a_state_and_leaves_its_neighbours_untouched(corpus
 
 
 def test_items_of_wrong_type_are_left_out_and_named_and_the_rest_is_kept(corpus: Run) -> None:
-    odd = json.dumps({"entities": [entity("Warsaw"), None, 3, {"x": 1}, entity("Marie Curie")], "relations": []})
+    entities = [entity("Warsaw"), None, 3, {"x": 1}, entity("Marie Curie")]
+    odd = json.dumps({"entities": entities, "events": [], "relations": []})
     tables = corpus(CURIE)
     rows = Scripted(lambda request: odd).extract(tables)
     assert rows["d1"]["state"] == "ok"
@@ -352,6 +475,7 @@ def test_a_passage_that_gives_orders_gets_only_its_own_words_bound(corpus: Run) 
         relations=(relation("X Corp", "owns", "Y Corp"), relation("Rival Corp", "owns", "Z Corp", "S2")),
     )
     Scripted(lambda request: obeyed).extract(tables)
+    tables |= {"vectors": schemas.VECTORS.empty(), "embeddings": schemas.EMBEDDINGS.empty()}
     governed = GOVERN.run(tables, config=GovernConfig())
     names = {row["entity_id"]: row["name"] for row in governed["entities"].to_pylist()}
     mentions = {names[row["entity_id"]]: row for row in governed["mentions"].to_pylist()}
@@ -414,10 +538,12 @@ def test_settings_of_the_model_count_only_where_it_is_asked_and_the_prompt_by_it
     assert fingerprint("llm") != fingerprint("llm", max_entities=9)
     other = tmp_path / "other.jinja"
     other.write_text("{# user #}\nList the entities of: {{ sentences }}", encoding="utf-8")
-    assert fingerprint("llm", prompt=str(other)) != fingerprint("llm")
+    for discourse in ("narrative", "conceptual", "argumentative"):
+        assert fingerprint("llm", prompts={discourse: str(other)}) != fingerprint("llm")
     same = tmp_path / "same.jinja"
-    same.write_text(prompt_text("extract"), encoding="utf-8")
-    assert fingerprint("llm", prompt=str(same)) == fingerprint("llm")
+    same.write_text(prompt_text("extract_conceptual"), encoding="utf-8")
+    assert fingerprint("llm", prompts={"conceptual": str(same)}) == fingerprint("llm")
+    assert fingerprint("llm", prompts={"narrative": str(same)}) != fingerprint("llm")
 
 
 def test_only_the_method_llm_needs_a_model() -> None:

@@ -328,6 +328,28 @@ def bench_index(
     typer.echo(_write_figures(json_file, bench_corpus(corpus, loaded, repeats=repeats, limit=limit)))
 
 
+@bench.command("update")
+def bench_update(
+    corpus: Annotated[Path, typer.Argument(help="A file, or a folder (corpus.jsonl in it, or texts).")],
+    json_file: Annotated[Path, typer.Option("--json", help="Where the figures go.")],
+    repeats: Annotated[int, typer.Option(min=1, help="Updates, each of another document; the median is reported.")] = 3,
+    config: ConfigFiles = None,
+    settings: Settings = None,
+    hardware: Hardware = None,
+    limit: Limit = None,
+) -> None:
+    """Measure an update of one document against a rebuild without any cache; both must give the same content hash."""
+    from gpu_rag.config import INDEX_SECTIONS, load_config
+    from gpu_rag.evaluation.bench_tables import update_table
+    from gpu_rag.evaluation.bench_update import bench_update as measure
+
+    reads = (*INDEX_SECTIONS, "llm", "run")
+    loaded = load_config(hardware=hardware, files=config or (), settings=settings or (), reads=reads)
+    figures = measure(corpus, loaded, repeats=repeats, limit=limit)
+    _write_figures(json_file, figures)
+    _console().print(update_table(figures))
+
+
 @bench.command("llm")
 def bench_llm(
     questions: Annotated[Path, typer.Argument(help="JSONL or Parquet.")],

@@ -41,6 +41,24 @@ def walk_table(figures: Mapping[str, Any]) -> Table:
     return table
 
 
+def update_table(figures: Mapping[str, Any]) -> Table:
+    """Return what `bench_update.bench_update` found, by stage."""
+    table = Table(title=f"{figures['documents']:,} documents, one changed; {figures['cpu']}", title_justify="left")
+    table.add_column("seconds of")
+    for name in ("a rebuild", "an update", "computed by a rebuild", "by an update"):
+        table.add_column(name, justify="right")
+    for label, found in figures["stages"].items():
+        sides = ("rebuild", "update")
+        seconds = [f"{found[f'{side}_seconds']:.2f}" for side in sides]
+        table.add_row(label, *seconds, *(f"{found[f'{side}_computed']:,}" for side in sides))
+    table.add_section()
+    rebuilds, updates = ([f"{value:.2f}" for value in figures[name]] for name in ("rebuild_seconds", "update_seconds"))
+    table.add_row("all of it", ", ".join(rebuilds), ", ".join(updates))
+    table.add_row("ratio", f"{figures['ratio_rebuild_to_update']:.1f}")
+    table.add_row("start-up, on both sides", f"{figures['start_up_seconds']:.2f}", f"{figures['start_up_seconds']:.2f}")
+    return table
+
+
 def activation_table(figures: Mapping[str, Any]) -> Table:
     """Return what `bench_activation.bench_spreading` found, by order."""
     table = _table(f"{figures['case']}: {figures['nodes']:,} nodes, {figures['arcs']:,} arcs", figures)

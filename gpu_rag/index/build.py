@@ -4,7 +4,8 @@ The order of the stages stands in `INDEX`. Whatever an earlier run, killed or fi
 not computed again; another corpus or config makes a new generation there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,8 +104,24 @@ def refuse_run_folder(out: Path) -> None:
         raise ConfigError(f"{out} is a run folder; choose another --out for the index")
 
 
+def index_pool(config: Config, address: str | None = None) -> WorkerPool:
+    """Return workers for index stages; they start with the first work."""
+    openers: dict[str, Callable[[], Any]] = {
+        "encoder": partial(open_encoder, config.embed.encoder),
+        "llm": partial(open_llm, config.llm),
+    }
+    return WorkerPool(config.run, openers, address)
+
+
 def build_generation(
-    source: Corpus, out: Path, config: Config, *, progress: Progress, address: str | None = None, retry_listed: bool = False
+    source: Corpus,
+    out: Path,
+    config: Config,
+    *,
+    progress: Progress,
+    address: str | None = None,
+    retry_listed: bool = False,
+    pool: WorkerPool | None = None,
 ) -> IndexResult:
     """Make and publish the generation of a corpus; the caller holds the writer lock of `out`.
 
@@ -118,21 +135,18 @@ def build_generation(
         progress: Receives stage events.
         address: As `build_index`.
         retry_listed: As `build_index`.
+        pool: Workers that are there already and stay; None starts some and ends them.
     """
     ingest = _ingest_report(source)
     progress.stage_finished(ingest)
     identity = encoder_identity(config.embed.encoder)
-    openers: dict[str, Callable[[], Any]] = {
-        "encoder": partial(open_encoder, config.embed.encoder),
-        "llm": partial(open_llm, config.llm),
-    }
     llm = llm_identities(config, INDEX)
-    with WorkerPool(config.run, openers, address) as pool:
+    with index_pool(config, address) if pool is None else nullcontext(pool) as workers:
         identities = {"encoder": identity, **llm}
-        executor = Executor(out, pool, config.run, identities, progress, retry_listed, config.llm.batch_folder)
+        executor = Executor(out, workers, config.run, identities, progress, retry_listed, config.llm.batch_folder)
         artifacts, reports, counts = _run_stages(executor, source, config)
         _refuse_lost_stage(reports)
-        model_loads = pool.model_loads
+        model_loads = workers.model_loads
     generation = publish_generation(
         out,
         artifacts,
@@ -159,7 +173,7 @@ def _run_stages(
         "recorded_extraction": source.recorded_extraction,
     }
     artifacts = {_INGEST: _keep_documents(executor.root, source.documents), RECORDED: _keep_recorded(executor.root, source)}
-    hashes: dict[str, str] = {}
+    hashes = {file["table"]: file["content_hash"] for artifact in artifacts.values() for file in _tables_of(artifact)}
     reports = []
     for stage in INDEX:
         section = getattr(config, stage.name, NoConfig())
@@ -167,12 +181,13 @@ def _run_stages(
             outputs, report = executor.rows(stage, section, tables)
             artifacts[stage.label] = executor.keep(stage, section, outputs)
         else:
-            inputs = [hashes.setdefault(name, table_hash(tables[name], _SCHEMAS[name])) for name in stage.reads]
+            inputs = [hashes[name] for name in stage.reads]
             if any(_SCHEMAS[name].computed for name in stage.reads):  # floats that their table's hash leaves out
                 inputs.append(executor.identities["encoder"])
             input_hash = content_hash("inputs", *inputs)
             outputs, artifacts[stage.label], report = executor.tables(stage, section, tables, input_hash)
         tables |= outputs
+        hashes |= {file["table"]: file["content_hash"] for file in _tables_of(artifacts[stage.label])}
         reports.append(report)
     artifacts[WORK_KEYS] = keep_work_keys(executor.root, executor.work_keys)
     artifacts[published_graph.LABEL] = published_graph.keep_published_graph(
@@ -180,6 +195,11 @@ def _run_stages(
     )
     counts = {str(row["table"]): int(row["rows"]) for row in tables["counts"].to_pylist()}
     return artifacts, reports, counts
+
+
+def _tables_of(artifact: Artifact) -> Iterator[dict[str, Any]]:
+    """Yield the entries of an artifact's files that are tables."""
+    return (file for file in artifact.manifest["files"].values() if "table" in file)
 
 
 def _refuse_lost_stage(reports: list[StageReport]) -> None:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from gpu_rag import schemas
 from gpu_rag.config import Config
+from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import InputError, StoreError
 from gpu_rag.ids import content_hash
 from gpu_rag.index.build import RECORDED, IndexResult, build_generation
@@ -133,11 +134,13 @@ def update_locked(
     address: str | None = None,
     limit: int | None = None,
     retry_listed: bool = False,
+    pool: WorkerPool | None = None,
 ) -> UpdateResult:
-    """Do what `update_index` does for a caller who holds the writer lock of `index`."""
+    """Do what `update_index` does for a caller who holds the writer lock of `index`, and may have workers (`index_pool`)."""
     previous = open_generation(index)
     coming = read_corpus(corpus, config.ingest, limit) if corpus is not None else _nothing()
-    known = _digests(previous.read(schemas.DOCUMENTS))
+    earlier = corpus_of(previous)
+    known = _digests(earlier.documents)
     new = _digests(coming.documents)
     unwanted = set(delete)
     if both := sorted(unwanted & new.keys()):
@@ -145,8 +148,10 @@ def update_locked(
     unknown = tuple(sorted(unwanted - known.keys()))
     if unknown:
         _log.warning("%d documents to delete are not in the index, first %s", len(unknown), unknown[0])
-    source = _merged(previous, coming, unwanted)
-    result = build_generation(source, index, config, progress=progress, address=address, retry_listed=retry_listed)
+    result = build_generation(
+        _merged(earlier, coming, unwanted), index, config,
+        progress=progress, address=address, retry_listed=retry_listed, pool=pool,
+    )  # fmt: skip
     return UpdateResult(
         index=result,
         previous=previous.id,
@@ -196,25 +201,39 @@ def purge_documents(
     return PurgeResult(update, Cleaned(tuple(removed), (), artifacts, rows, freed + freed_work))
 
 
-def _merged(previous: Generation, coming: Corpus, delete: set[str]) -> Corpus:
+def corpus_of(generation: Generation) -> Corpus:
+    """Return the corpus that a generation was made from."""
+    recorded = generation.artifact(RECORDED)
+    return _corpus(
+        generation.read(schemas.DOCUMENTS),
+        recorded.read(schemas.RECORDED_CHUNKS),
+        recorded.read(schemas.RECORDED_EXTRACTION),
+        {"repeated": 0},
+    )
+
+
+def _merged(earlier: Corpus, coming: Corpus, delete: set[str]) -> Corpus:
     """Return the corpus as it is after the update; whatever was recorded for a document goes with it."""
     replaced = pa.array(sorted(delete.union(coming.documents.column("doc_id").to_pylist())), schemas.STRING)
-    documents = _without(previous.read(schemas.DOCUMENTS), "doc_id", replaced)
-    chunks = previous.artifact(RECORDED).read(schemas.RECORDED_CHUNKS)
-    extraction = previous.artifact(RECORDED).read(schemas.RECORDED_EXTRACTION)
-    chunks_left = _without(chunks, "doc_id", replaced)
-    of_replaced = _without(chunks, "chunk_id", chunks_left.column("chunk_id")).column("chunk_id")
+    documents = _without(earlier.documents, "doc_id", replaced)
+    chunks = _without(earlier.recorded_chunks, "doc_id", replaced)
+    of_replaced = _without(earlier.recorded_chunks, "chunk_id", chunks.column("chunk_id")).column("chunk_id")
+    extraction = earlier.recorded_extraction
     for items in (replaced, of_replaced, coming.recorded_extraction.column("item_id")):
         extraction = _without(extraction, "item_id", items)
-    documents = mark_duplicates(pa.concat_tables([documents, coming.documents]))
+    return _corpus(
+        mark_duplicates(pa.concat_tables([documents, coming.documents])),
+        schemas.RECORDED_CHUNKS.sort(pa.concat_tables([chunks, coming.recorded_chunks])),
+        schemas.RECORDED_EXTRACTION.sort(pa.concat_tables([extraction, coming.recorded_extraction])),
+        coming.report,
+    )
+
+
+def _corpus(documents: pa.Table, chunks: pa.Table, extraction: pa.Table, report: dict[str, int]) -> Corpus:
     rows = documents.num_rows
     num_skipped = documents.column("state").to_pylist().count("skipped")
-    return Corpus(
-        documents=documents,
-        recorded_chunks=schemas.RECORDED_CHUNKS.sort(pa.concat_tables([chunks_left, coming.recorded_chunks])),
-        recorded_extraction=schemas.RECORDED_EXTRACTION.sort(pa.concat_tables([extraction, coming.recorded_extraction])),
-        report={**coming.report, "rows": rows, "ok": rows - num_skipped, "skipped": num_skipped},
-    )
+    counts = {"rows": rows, "ok": rows - num_skipped, "skipped": num_skipped}
+    return Corpus(documents, chunks, extraction, report | counts)
 
 
 def _without(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:

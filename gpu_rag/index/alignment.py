@@ -294,7 +294,7 @@ def _are_variants(judge: Aligner, first: int, second: int) -> bool:
         return False
     if one.honorific and other.honorific and one.honorific != other.honorific:
         return False
-    if one.initialism != other.initialism and not judge.capitals[second if one.initialism else first]:
+    if single and one.initialism != other.initialism and not judge.capitals[second if one.initialism else first]:
         return False
     if one.possessive != other.possessive and single:
         return False

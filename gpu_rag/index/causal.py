@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from gpu_rag.spans import fold
+from gpu_rag.words import FUNCTION_WORDS
 
 WITHOUT_CUE = "causal_without_cue"
 REVERSED = "causal_direction"
@@ -19,11 +20,12 @@ FOREIGN = "causal_language"
 
 # The cause comes first: X caused Y, X led to Y, X; therefore Y.
 _FORWARD = r"""
-caus(?:e|es|ed|ing)|(?:lead|leads|led|leading)(?: [\w()]+){0,2}? to|result(?:s|ed|ing)? in|resulting|trigger(?:s|ed|ing)?
+caus(?:e|es|ed|ing)|(?:lead|leads|led|leading)(?: [\w()]+){0,3}? to|result(?:s|ed|ing)? in|resulting|trigger(?:s|ed|ing)?
 |bring(?:s|ing)? about|brought (?:about|on)|g(?:ive|ives|ave|iving) rise to|induc(?:e|es|ed|ing)|provok(?:e|es|ed|ing)
 |therefore|thus|hence|thereby|consequently|as a (?:result|consequence),|so that|(?:is|was) why|contribut(?:e|es|ed|ing) to
-|mak(?:e|es|ing)|made|creat(?:e|es|ed|ing)|produc(?:e|es|ed|ing)|prompt(?:s|ed|ing)?|spark(?:s|ed|ing)?|driv(?:e|es|ing)|drove
-|forc(?:e|es|ed|ing)|allow(?:s|ed|ing)?|enabl(?:e|es|ed|ing)|prevent(?:s|ed|ing)?|kill(?:s|ed|ing)?|destroy(?:s|ed|ing)?
+|mak(?:e|es|ing)|made|creat(?:e|es|ed|ing)|produc(?:e|es|ed|ing)|prompt(?:s|ed|ing)?|spark(?:s|ed|ing)?
+|driv(?:e|es|ing)|drove|(?<=, )so|forc(?:e|es|ed|ing)|allow(?:s|ed|ing)?|enabl(?:e|es|ed|ing)|prevent(?:s|ed|ing)?
+|kill(?:s|ed|ing)?|destroy(?:s|ed|ing)?
 """
 # The effect comes first: Y was caused by X, Y because of X.
 _BACKWARD = r"""
@@ -36,6 +38,7 @@ _BACKWARD = r"""
 _BACK = re.compile(rf"\b(?:{''.join(_BACKWARD.split(chr(10)))})(?!\w)")
 _FORTH = re.compile(rf"\b(?:{''.join(_FORWARD.split(chr(10)))})(?!\w)")
 _LEADING = re.compile(r"\b(?:because(?: of)?|due to|owing to|thanks to|on account of|as a (?:result|consequence) of)\W")
+_CONNECTIVE = re.compile(r"because(?: of)?|due to|owing to|thanks to|on account of|as a (?:result|consequence) of")
 _PREDICATE = re.compile(
     r"\b(?:caus(?:e|es|ed|ing)|(?:lead|leads|led|leading) to|result(?:s|ed|ing)? (?:in|from)|because|due to|owing to"
     r"|trigger(?:s|ed|ing)?|bring(?:s|ing)? about|brought about|g(?:ive|ives|ave|iving) rise to|induc(?:e|es|ed|ing)"
@@ -55,6 +58,7 @@ _SENTENCE_END = re.compile(r"[.!?\u3002\uff01\uff1f](?=\s|$)|[\u3002\uff01\uff1f
 _COMMON = "the of and to in a is was were are by that for with as on it be this from had has have not his her"
 _ENGLISH = frozenset(_COMMON.split())
 _WORD = re.compile(r"[^\W\d_]+")
+_STEM = 5  # letters that tell a word in another inflection
 _REACH = 60  # characters before and after the names in which a cue counts
 
 
@@ -70,7 +74,7 @@ def is_causal(type_: str | None, predicate: str) -> bool:
     return (type_ is not None and type_.casefold().startswith("caus")) or _PREDICATE.search(_folded(predicate)) is not None
 
 
-def check(text: str, span: tuple[int, int], subject: str, predicate: str, object_: str) -> Finding:
+def check(text: str, span: tuple[int, int], subject: str, predicate: str, object_: str, type_: str | None = None) -> Finding:
     """Return what a text says of a causal relation whose names stand at a span of it.
 
     Args:
@@ -79,9 +83,21 @@ def check(text: str, span: tuple[int, int], subject: str, predicate: str, object
         subject: As the text writes it, as far as that is known.
         predicate: Says which end is the cause: "caused by" the object, else the subject.
         object_: Likewise.
+        type_: Of a relation with a causal type the subject is the cause, unless its predicate is a passive verb; a mere
+            "because" only joins the two.
     """
-    findings = [_in_sentence(text, window, subject, predicate, object_) for window in _windows(text, span, subject, object_)]
+    forward = not _is_passive(type_, predicate)
+    windows = _windows(text, span, subject, object_)
+    findings = [_in_sentence(text, window, subject, predicate, object_, forward) for window in windows]
     return next((finding for finding in findings if not finding.reason), findings[0])
+
+
+def _is_passive(type_: str | None, predicate: str) -> bool:
+    """Return whether a relation names its effect first."""
+    folded = _folded(predicate)
+    if type_ is not None and _CONNECTIVE.fullmatch(folded):
+        return False
+    return _BACK.search(folded) is not None and not _FORTH.search(_BACK.sub(" ", folded))
 
 
 def _windows(text: str, span: tuple[int, int], subject: str, object_: str) -> Iterator[tuple[int, int]]:
@@ -95,51 +111,69 @@ def _windows(text: str, span: tuple[int, int], subject: str, object_: str) -> It
         start = end
 
 
-def _in_sentence(text: str, span: tuple[int, int], subject: str, predicate: str, object_: str) -> Finding:
+def _in_sentence(
+    text: str, span: tuple[int, int], subject: str, predicate: str, object_: str, subject_is_cause: bool
+) -> Finding:
     start, end = _with_surroundings(text, span)
     said, origin = fold(text[start:end])
-    at_subject, at_object = said.find(_folded(subject)), said.find(_folded(object_))
-    subject_first = at_subject <= at_object
-    first, second = (at_subject, at_object) if subject_first else (at_object, at_subject)
-    first_name, second_name = (subject, object_) if subject_first else (object_, subject)
-    cues = list(_cues(said, first, first + len(_folded(first_name)), second, second + len(_folded(second_name))))
+    places = _located(said, subject, object_)
+    if places is None:  # said in other words: a cue anywhere, whichever way it points
+        cues = [(low, high, subject_is_cause) for low, high, _ in _cues(said, (0, 0), (len(said), len(said)))]
+        subject_first = True
+    else:
+        subject_first = places[0] <= places[1]
+        cues = list(_cues(said, *sorted(places)))
     if not cues:
         return Finding(WITHOUT_CUE if _is_english(text) else FOREIGN, span)
-    passive = _BACK.search(_folded(predicate)) is not None and not _FORTH.search(_BACK.sub(" ", _folded(predicate)))
-    subject_is_cause = not passive
     agreeing = [cue for cue in cues if (cue[2] == subject_first) == subject_is_cause]
     if not agreeing:
         return Finding(REVERSED, span)
     denied = _NEGATION.search(_folded(predicate)) is not None
-    reasons = []
+    findings = []
     for cue_start, cue_end, _ in agreeing:
         before = _same_clause(said[:cue_start])
         negated = _NEGATION.search(before) is not None
         reason = NEGATED if negated != denied else HEDGED if _HEDGE.search(before) else ""
         low, high = start + origin[cue_start], start + origin[cue_end - 1] + 1
-        reasons.append((reason, (min(span[0], low), max(span[1], high))))
+        findings.append(Finding(reason, (min(span[0], low), max(span[1], high))))
     rank = {"": 0, HEDGED: 1, NEGATED: 2}
-    return Finding(*min(reasons, key=lambda found: (rank[found[0]], found[1])))
+    return min(findings, key=lambda finding: (rank[finding.reason], finding.span))
 
 
-def _cues(said: str, first: int, first_end: int, second: int, second_end: int) -> Iterator[tuple[int, int, bool]]:
-    """Yield (start, end, whether the cause is the name that comes first) of each cue between and around the names."""
-    if first < 0 or second < 0:
-        first, first_end, second, second_end = 0, 0, len(said), len(said)
-    low, high = min(first_end, second), second
+def _located(said: str, subject: str, object_: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return where the two ends stand: their names, or the words that only one of them has; None if that cannot be told."""
+    names = (_folded(subject), _folded(object_))
+    words = [{word[:_STEM] for word in _WORD.findall(name)} for name in names]
+    places = []
+    for name, own, others in ((names[0], words[0], words[1]), (names[1], words[1], words[0])):
+        at = said.find(name)
+        if at >= 0:
+            places.append((at, at + len(name)))
+            continue
+        telling = own - others - FUNCTION_WORDS
+        found = [match.span() for match in _WORD.finditer(said) if match.group()[:_STEM] in telling]
+        if not found:
+            return None
+        places.append((found[0][0], found[-1][1]))
+    return places[0], places[1]
+
+
+def _cues(said: str, first: tuple[int, int], second: tuple[int, int]) -> Iterator[tuple[int, int, bool]]:
+    """Yield (start, end, whether the cause is the end that comes first) of each cue between and around the two ends."""
+    low, high = min(first[1], second[0]), second[0]
     backward = [match.span() for match in _BACK.finditer(said, low, high)]
     yield from ((start, end, False) for start, end in backward)
     for match in _FORTH.finditer(said, low, high):
         if not any(start <= match.start() < end for start, end in backward):
             yield *match.span(), True
-    before = max((match for match in _LEADING.finditer(said, 0, first)), key=lambda match: match.start(), default=None)
-    if before is not None and _CLAUSE_END.search(said, before.end(), first) is None:
+    before = max((match for match in _LEADING.finditer(said, 0, first[0])), key=lambda match: match.start(), default=None)
+    if before is not None and _CLAUSE_END.search(said, before.end(), first[0]) is None:
         yield before.start(), before.end(), True  # because of X, Y
-    after = _CLAUSE_END.search(said, second_end)
+    after = _CLAUSE_END.search(said, second[1])
     for match in re.finditer(
-        r"\b(?:as a result|consequently|in consequence|therefore)\b", said[second_end : after.start() if after else None]
+        r"\b(?:as a result|consequently|in consequence|therefore)\b", said[second[1] : after.start() if after else None]
     ):
-        yield second_end + match.start(), second_end + match.end(), True
+        yield second[1] + match.start(), second[1] + match.end(), True
 
 
 def _same_clause(before: str) -> str:

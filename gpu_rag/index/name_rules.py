@@ -32,7 +32,7 @@ before after past future summer winter spring autumn morning evening day night m
 """
 _MUST_AGREE = frozenset(_DISTINGUISHING.split())
 _ROMAN = re.compile(r"x{0,3}(?:ix|iv|v?i{0,3})")
-_INITIALISM = re.compile(r"\b(?:[^\W\d_]\.){2,}(?:[^\W\d_]\b)?")
+_INITIALS = re.compile(r"\b(?:[^\W\d_]\. ?){2,}(?:[^\W\d_]\b(?!\.))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _POINT = re.compile(r"(?<=\d)[.,](?=\d)")
 _POSSESSIVE = re.compile(r"'s?$")
@@ -70,7 +70,9 @@ def malformed(name: str, type_: str | None = None) -> bool:
         return False
     if not any(c.isalpha() for c in name):
         return _YEAR.fullmatch(name.strip()) is None
-    return all(_bare(word) in FUNCTION_WORDS or not any(c.isalpha() for c in word) for word in words) and not _is_capitals(name)
+    if _is_capitals(name) or (len(words) > 1 and all(word[:1].isupper() for word in words)):
+        return False  # IT, The Who
+    return all(_bare(word) in FUNCTION_WORDS or not any(c.isalpha() for c in word) for word in words)
 
 
 def _bare(word: str) -> str:
@@ -86,8 +88,8 @@ def _is_capitals(name: str) -> bool:
 def parts(name: str) -> Parts:
     """Return the name taken apart."""
     form = _without_marks(normal_form(name))
-    initialism = _INITIALISM.search(form) is not None
-    form = _INITIALISM.sub(lambda match: match.group().replace(".", ""), form)
+    initialism = _INITIALS.search(form) is not None
+    form = _INITIALS.sub(lambda match: match.group().replace(".", "").replace(" ", "") + " ", form)
     form = _POINT.sub("\ue000", _THOUSANDS.sub("", form)).replace("&", " and ")
     spaced = form.split()
     possessive = len(spaced) > 1 and spaced[-1].endswith(("'s", "s'"))

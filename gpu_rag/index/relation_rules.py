@@ -56,6 +56,12 @@ _BY_TYPE = {
     "causal": Rule(doubtful_subject=frozenset(("date",)), doubtful_object=frozenset(("date",))),
     "born_in": _BIRTH,
     "family": Rule(subject=_PERSONAL, object=_PERSONAL),
+    "member_of": Rule(subject=frozenset(("date", "claim")), object=frozenset(("date", "claim"))),
+    "stated_by": Rule(object=frozenset(("place", "date"))),
+    "created": Rule(subject=frozenset(("date", "place", "claim"))),
+    "took_part_in": Rule(
+        subject=frozenset(("date", "claim")), object=frozenset(("date",)), doubtful_object=frozenset(("person",))
+    ),
     "works_for": Rule(subject=frozenset(("place", "date", "claim")), object=frozenset(("date", "claim"))),
 }
 # Types that mean one of these; the extractors' own schemas name them so.

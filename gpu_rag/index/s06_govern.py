@@ -185,16 +185,18 @@ def _rule_relations(
             if key not in causal_by:
                 causal_by[key] = causal.is_causal(type_, predicate)
             if causal_by[key] and span is not None:
-                span = _protected(texts[chunk], span, subject, predicate, object_, found)
+                span = _protected(texts[chunk], span, (subject, predicate, object_), type_, found)
         _route(ruled, row, found, given, span, extractor, confidence, config)
     return ruled
 
 
-def _protected(chunk: ChunkText, span: Span, subject: str, predicate: str, object_: str, found: list[tuple[str, str]]) -> Span:
+def _protected(
+    chunk: ChunkText, span: Span, triple: tuple[str, str, str], type_: str | None, found: list[tuple[str, str]]
+) -> Span:
     """Return the span of a causal relation, with its cue; add what speaks against it to `found`."""
     in_text = chunk.start <= span[0] and span[1] <= chunk.start + len(chunk.text)
     text, shift = (chunk.text, chunk.start) if in_text else (chunk.title, 0)
-    finding = causal.check(text, (span[0] - shift, span[1] - shift), subject, predicate, object_)
+    finding = causal.check(text, (span[0] - shift, span[1] - shift), *triple, type_)
     if finding.reason:
         found.append((finding.reason, "review" if finding.reason in (causal.HEDGED, causal.FOREIGN) else "reject"))
         return span

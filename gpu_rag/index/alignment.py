@@ -296,8 +296,8 @@ def _are_variants(judge: Aligner, first: int, second: int) -> bool:
         return False
     if single and one.initialism != other.initialism and not judge.capitals[second if one.initialism else first]:
         return False
-    if one.possessive != other.possessive and single:
-        return False
+    if one.possessive != other.possessive and (single or not judge.documents.meet(first, second)):
+        return False  # McDonald's is not McDonald, nor Little Caesar's the film Little Caesar
     if one.honorific != other.honorific:
         return not single and judge.documents.meet(first, second)  # of one word: `person_names` decides
     if single and (one.article != other.article or one.legal != other.legal):
@@ -355,6 +355,8 @@ def _same_word(one: str, other: str) -> bool:
         min(len(one), len(other)) >= _MIN_SPELLED
         and one[0] == other[0]
         and one[-1] == other[-1]
+        and not one.startswith(other)
+        and not other.startswith(one)
         and frozenset((one, other)) not in _NAMES_THAT_DIFFER
         and not (one.endswith(_PATRONYMS) and other.endswith(_PATRONYMS))
     )

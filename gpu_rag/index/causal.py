@@ -87,9 +87,14 @@ def check(text: str, span: tuple[int, int], subject: str, predicate: str, object
             "because" only joins the two.
     """
     forward = not _is_passive(type_, predicate)
-    windows = _windows(text, span, subject, object_)
-    findings = [_in_sentence(text, window, subject, predicate, object_, forward) for window in windows]
-    return next((finding for finding in findings if not finding.reason), findings[0])
+    first = None
+    for window in _windows(text, span, subject, object_):
+        finding = _in_sentence(text, window, subject, predicate, object_, forward)
+        if not finding.reason:
+            return finding
+        first = first or finding
+    assert first is not None
+    return first
 
 
 def _is_passive(type_: str | None, predicate: str) -> bool:

@@ -58,6 +58,7 @@ class Parts(NamedTuple):
     initialism: bool
 
 
+@lru_cache(maxsize=1 << 16)
 def malformed(name: str, type_: str | None = None) -> bool:
     """Return whether a name can name nothing: blank, a clause, or only digits, signs, pronouns and function words.
 

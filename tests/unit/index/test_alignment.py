@@ -162,6 +162,9 @@ Windows 3.1|Windows 31
 Old Kent Road|New Kent Road
 Iron Man 2|Iron Man
 The Sun|Sunday
+Census|Censuses
+McDonald's|McDonald
+Great Census|Great Censuses
 \u0439\u043e\u0434|\u0438\u043e\u0434
 """
 
@@ -289,6 +292,14 @@ def test_an_alias_counts_only_for_one_entity_and_only_beside_it(corpus: Run) -> 
     assert align(second, corpus) == set()
     elsewhere = [*alone, ("The Fox is an animal.", [("the Fox", None, [])])]
     assert align(elsewhere, corpus) == set()
+
+
+def test_a_possessive_is_the_name_only_beside_it(corpus: Run) -> None:
+    names: list[Name] = [("Little Caesar's", None, []), ("Little Caesar", None, [])]
+    assert align([("Little Caesar's sword; Little Caesar.", names)], corpus) == {
+        frozenset(("Little Caesar's", "Little Caesar"))
+    }
+    assert align([("Little Caesar's sells pizza.", names[:1]), ("Little Caesar is a film.", names[1:])], corpus) == set()
 
 
 def test_an_alias_that_no_text_has_is_no_candidate(corpus: Run) -> None:

@@ -95,6 +95,8 @@ def _owner(judge: "Aligner", short: int, of_word: list[int], persons: PersonName
     if judge.classes[short] not in ("", "person"):
         return None
     word = judge.parts(short).key[0]
+    if all(judge.documents.num(entity) < judge.documents.num(short) for entity in of_word):
+        return None
     near = [entity for entity in of_word if judge.documents.meet(short, entity)]
     if len({judge.parts(entity).key for entity in near}) != 1:
         return None

@@ -24,6 +24,7 @@ _CLASS_NAMES = {
     "concept": "concept definition theory term",
 }
 CLASS_OF_TYPE = {name: class_ for class_, names in _CLASS_NAMES.items() for name in names.split()}
+_SAYS_NOTHING = frozenset(("", "name", "title", "other", "object", "thing", "misc", "entity"))
 _NOTHING: frozenset[str] = frozenset()
 _NOT_A_PLACE = frozenset(("person", "date", "claim"))
 _NOT_A_CLAIM = frozenset(("person", "place", "organization", "date", "work"))
@@ -85,10 +86,11 @@ _BY_PREDICATE = tuple(
 
 
 def class_of(kind: str, type_: str | None) -> str:
-    """Return the class of an entity, "" if it is not known."""
+    """Return the class of an entity, "" if it is not known; a type that belongs to none is a class of its own."""
     if kind in ("event", "claim", "concept"):
         return kind
-    return CLASS_OF_TYPE.get(type_.casefold(), "") if type_ else ""
+    name = type_.casefold() if type_ else ""
+    return CLASS_OF_TYPE.get(name, "" if name in _SAYS_NOTHING else name)
 
 
 def violations(type_: str | None, predicate: str, subject_class: str, object_class: str) -> str | None:

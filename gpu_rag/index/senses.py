@@ -4,7 +4,8 @@ One name is one entity unless two documents say of it what cannot be true of one
 the qualifier of its title (Mercury (planet)), the extractors' types where they agree (a person, a place), and the value of a
 role that nobody holds twice (CFO of Alpha, born 1950), read in the text right beside the name or in a given description.
 Without a conflict there is one entity: a false split costs recall. Documents without evidence of their own keep the unmarked
-entity. A value that any document gives together with another (CFO of Alpha, then of Beta) is no conflict with it.
+entity. Only what a document says of the present counts against another, and two values are in no conflict once any document
+with the name gives both, or names both organisations (CEO of Tesla, CEO of SpaceX).
 """
 
 import re
@@ -39,12 +40,14 @@ _OFFICES = {
 _OFFICE = "|".join(sorted(_OFFICES, key=lambda office: (-len(office), office)))
 _ORG = r"(?P<org>[^\W\d_a-z][\w&'\u2019-]*(?:\.(?=\w))?(?: (?:of |the |and )?[^\W_a-z][\w&'\u2019-]*){0,5})"
 _AFTER = re.compile(
-    rf"(?:,? (?:who )?(?:is|was|serves as|served as|works as|became)|,) (?:the |a |its |current |then )*"
+    rf"(?:,? (?:who )?(?P<verb>is|was|serves as|served as|works as|became)|,) (?:the |a |its |current |then )*"
     rf"(?P<office>(?i:{_OFFICE})) (?:of|at) (?:the )?{_ORG}"
 )
 _BEFORE = re.compile(rf"{_ORG}(?:['\u2019]s)? (?P<office>(?i:{_OFFICE})),? $")
 _ALONE = re.compile(rf"\b(?P<office>(?i:{_OFFICE})) (?:of|at) (?:the )?{_ORG}")
 _PAST = re.compile(r"(?i)\b(?:former|formerly|ex-|previous|previously|retired|until|outgoing)\W*$")
+_PAST_VERBS = ("was", "served as", "became")
+_EVER = "?"  # after a dimension: at some time, so it may stand beside another value
 _CAPITAL = re.compile(rf" is the capital(?: city)? of (?:the )?{_ORG}")
 _BORN = re.compile(
     r"(?:,? (?:was|is) born\b[^.;()]{0,60}?|,? \((?:[^()]{0,60}?\b)?born\b[^()]{0,40}?|, born\b[^.;()]{0,40}?)"
@@ -88,10 +91,50 @@ def document_senses(chunks: pa.Table, unit_mentions: pa.Table, named: Named) -> 
     for (form, document), found in evidence.items():
         by_form[form][document] = found
     senses: dict[Place, str] = {}
+    together = _Together(named)
     for form in sorted(by_form):
         if len(by_form[form]) > 1:
-            senses |= {(form, document): sense for document, sense in _senses(by_form[form]).items()}
+            documents = by_form[form]
+            found = _senses(documents, together.values(form, documents.values()))
+            senses |= {(form, document): sense for document, sense in found.items()}
     return senses
+
+
+class _Together:
+    """Which organisations the documents of a name speak of together, sought only where their values differ."""
+
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._by_document: Ints | None = None
+
+    def values(self, form: int, found: Iterable[Evidence]) -> list[Evidence]:
+        """Return, per document of the form, the values of a role whose organisations it names, where these are several."""
+        roles: dict[str, set[str]] = defaultdict(set)
+        for evidence in found:
+            for dimension, values in evidence.items():
+                if dimension.endswith(" of"):
+                    roles[dimension].update(values)
+        roles = {dimension: values for dimension, values in roles.items() if len(values) > 1}
+        if not roles:
+            return []
+        united = []
+        for document in np.unique(self._named.doc_of_mention[self._named.form_of_mention == form]).tolist():
+            names = {_organization(name) for name in self._names(document)}
+            for dimension, values in roles.items():
+                both = {value for value in values if value in names}
+                if len(both) > 1:
+                    united.append({dimension + _EVER: both})
+        return united
+
+    def _names(self, document: int) -> list[str]:
+        if self._by_document is None:
+            self._by_document = np.argsort(self._named.doc_of_mention, kind="stable")
+        order = self._by_document
+        begin, end = np.searchsorted(self._named.doc_of_mention[order], [document, document + 1])
+        names: list[str] = self._named.forms.take(
+            pa.array(np.unique(self._named.form_of_mention[order[begin:end]]))
+        ).to_pylist()
+        return names
 
 
 def _evidence(chunks: pa.Table, unit_mentions: pa.Table, named: Named) -> Iterator[tuple[Place, str, str]]:
@@ -188,8 +231,9 @@ def _roles(match: re.Match[str] | None, text: str) -> Iterator[tuple[str, str]]:
     if match is None or _PAST.search(text[: match.start("office")]):
         return
     value = _organization(match["org"])
+    ever = _EVER if match.groupdict().get("verb") in _PAST_VERBS else ""
     if value:
-        yield f"{_OFFICES[match['office'].lower()]} of", value
+        yield f"{_OFFICES[match['office'].lower()]} of{ever}", value
 
 
 def _organization(name: str) -> str:
@@ -198,9 +242,9 @@ def _organization(name: str) -> str:
     return " ".join([word for word in words if word not in _LEGAL] or words)
 
 
-def _senses(documents: dict[int, Evidence]) -> dict[int, str]:
+def _senses(documents: dict[int, Evidence], together: list[Evidence]) -> dict[int, str]:
     """Return the sense of each document that is in a cluster in conflict with another; the others have none."""
-    _unite_values(documents.values())
+    documents = _united(documents, together)
     signatures: dict[tuple[tuple[str, tuple[str, ...]], ...], list[int]] = defaultdict(list)
     for document, evidence in documents.items():
         signatures[tuple((dimension, tuple(sorted(evidence[dimension]))) for dimension in sorted(evidence))].append(document)
@@ -232,9 +276,8 @@ def _label(dimension: str, values: Iterable[str]) -> str:
     return words if dimension in ("title", "class") else f"{dimension} {words}"
 
 
-def _unite_values(found: Iterable[Evidence]) -> None:
-    """Replace each value that some document gives together with others by the smallest of them, in all documents."""
-    documents = list(found)
+def _united(documents: dict[int, Evidence], together: list[Evidence]) -> dict[int, Evidence]:
+    """Return what the documents say of the present, each value replaced by the smallest of those given with it anywhere."""
     root: dict[tuple[str, str], str] = {}
 
     def top(dimension: str, value: str) -> str:
@@ -242,14 +285,18 @@ def _unite_values(found: Iterable[Evidence]) -> None:
             value = root[dimension, value]
         return value
 
-    for evidence in documents:
-        for dimension, values in evidence.items():
+    for evidence in [*documents.values(), *together]:
+        for dimension in sorted({dimension.rstrip(_EVER) for dimension in evidence}):
+            values = evidence.get(dimension, set()) | evidence.get(dimension + _EVER, set())
             tops = sorted({top(dimension, value) for value in values})
             for value in tops[1:]:
                 root[dimension, value] = tops[0]
-    for evidence in documents:
-        for dimension, values in evidence.items():
-            evidence[dimension] = {top(dimension, value) for value in values}
+    present = {}
+    for document, evidence in documents.items():
+        kept = {d: {top(d, value) for value in values} for d, values in evidence.items() if not d.endswith(_EVER)}
+        if kept:
+            present[document] = kept
+    return present
 
 
 def _conflicts(one: Evidence, other: Evidence) -> list[str]:

@@ -36,6 +36,7 @@ def spotted(documents: Documents, corpus: Run, govern: Run) -> dict[str, Any]:
         ("Li Wei, CFO of Alpha, spoke.", "Li Wei, CFO of Alpha Inc., left.", [""]),
         ("Li Wei, CFO of Alpha, spoke.", "Li Wei, CEO of Beta, left.", [""]),
         ("Li Wei, CFO of Alpha, spoke.", "Li Wei, former CFO of Beta, left.", [""]),
+        ("Li Wei, CFO of Alpha, spoke.", "Li Wei was CFO of Beta in 1990.", [""]),
         ("Li Wei, CFO of Alpha, spoke.", "Li Wei was there.", [""]),
         ("Li Wei (born 1950) sang.", "Li Wei (born 1951) sang.", [""]),
         ("Li Wei (born 1950) sang.", "Li Wei met Ann Orr (born 1987).", [""]),
@@ -52,6 +53,12 @@ def test_a_document_that_gives_both_values_says_that_they_are_of_one(corpus: Run
     both = {**documents, "c": ("", "Li Wei, CFO of Alpha, came. Li Wei became CFO of Beta.")}
     assert len(senses(spotted(documents, corpus, govern), "Li Wei")) == 2
     assert senses(spotted(both, corpus, govern), "Li Wei") == [""]
+
+
+def test_a_document_that_names_both_organisations_speaks_of_one_person(corpus: Run, govern: Run) -> None:
+    documents = {"a": ("", "Li Wei, CEO of Alpha, spoke."), "b": ("", "Li Wei, CEO of Beta, left.")}
+    assert senses(spotted({**documents, "c": ("", "Li Wei owns Alpha and Beta.")}, corpus, govern), "Li Wei") == [""]
+    assert len(senses(spotted({**documents, "c": ("", "Ann Orr owns Alpha and Beta.")}, corpus, govern), "Li Wei")) == 2
 
 
 def test_qualified_titles_keep_homonyms_apart_and_the_whole_title_joins_its_sense(corpus: Run, govern: Run) -> None:

@@ -19,6 +19,7 @@ PARAPHRASED = ("event", "claim", "concept")
 Span = tuple[int, int]
 _UNIT = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _STEM = 5  # letters that tell a word in another inflection: attack, attacked
+_PLURAL = re.compile(r"e?s(?![^\W_])")
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
@@ -75,15 +76,18 @@ def bind_relation(chunk: ChunkText, subject: str, object_: str, given: Span | No
         for text in chunk.slices(given):
             if holds(text, subject) and holds(text, object_):
                 return given
-    names = [_also(name, ends) for name in (subject, object_)]
+    names = _also(subject, object_, ends), _also(object_, subject, ends)
     if given is not None and (ends.aliases or ends.paraphrases):
         for text in chunk.slices(given):
             spoken = [any(holds(text, name) for name in also) for also in names]
             if all(spoken[end] or _inside(ends.paraphrases.get(normal_form(names[end][0])), given) for end in (0, 1)):
                 return given
-    windows = [window for first in names[0] for second in names[1] if (window := smallest_window(chunk.text, first, second))]
-    if windows:
-        return chunk.shifted(min(windows, key=lambda window: (window[1] - window[0], window)))
+    window = _window(chunk.text, subject, object_)
+    if window is None and ends.aliases:
+        found = [_window(chunk.text, first, second) for first in names[0] for second in names[1]]
+        window = min((one for one in found if one), key=lambda one: (one[1] - one[0], one), default=None)
+    if window is not None:
+        return chunk.shifted(window)
     places = [_place_or_paraphrase(chunk, also, ends) for also in names]
     if ends.paraphrases and places[0] is not None and places[1] is not None:
         return min(places[0][0], places[1][0]), max(places[0][1], places[1][1])
@@ -91,18 +95,14 @@ def bind_relation(chunk: ChunkText, subject: str, object_: str, given: Span | No
 
 
 def place_of(text: str, name: str) -> Span | None:
-    """Return the first place of a name in a text, at word boundaries where its script has them."""
+    """Return the first place of a name in a text: whole words where its script has them, a plural counts."""
     at = text.find(name)
     while at >= 0:
         end = at + len(name)
         if not _glued(text, at) and not _glued(text, end):
             return at, end
         at = text.find(name, at + 1)
-    folded = smallest_window(text, name, name)  # at boundaries first
-    if folded is None:
-        return None
-    glued = _glued(text, folded[0]) or _glued(text, folded[1])
-    return None if glued and not _UNSPACED.search(name) else folded
+    return _whole(text, smallest_window(text, name, name))
 
 
 def holds(text: str, name: str) -> bool:
@@ -113,6 +113,25 @@ def holds(text: str, name: str) -> bool:
     if at < 0 and fold(name)[0].strip() not in fold(text)[0]:
         return False
     return place_of(text, name) is not None if any(c.isalnum() for c in name) else True
+
+
+def _window(text: str, first: str, second: str) -> Span | None:
+    """Return the smallest window of a text that holds both names as whole words, or in the plural."""
+    window = _whole(text, smallest_window(text, first, second))
+    if window is None:
+        return None
+    found = text[window[0] : window[1]]
+    return window if holds(found, first) and holds(found, second) else None
+
+
+def _whole(text: str, span: Span | None) -> Span | None:
+    """Return the span if it cuts no word apart, with the ending of a plural that it leaves out."""
+    if span is None or _glued(text, span[0]):
+        return None
+    if not _glued(text, span[1]):
+        return span
+    plural = _PLURAL.match(text, span[1])
+    return (span[0], plural.end()) if plural else None
 
 
 def shares_words(said: str, text: str) -> bool:
@@ -129,12 +148,16 @@ def _stems(text: str) -> frozenset[str]:
 
 
 def _glued(text: str, at: int) -> bool:
-    """Return whether an offset falls inside a word."""
-    return 0 < at < len(text) and text[at - 1].isalnum() and text[at].isalnum() and not _UNSPACED.match(text[at])
+    """Return whether an offset falls inside a word of a script that has words."""
+    if not (0 < at < len(text) and text[at - 1].isalnum() and text[at].isalnum()):
+        return False
+    return not (_UNSPACED.match(text[at]) or _UNSPACED.match(text[at - 1]))
 
 
-def _also(name: str, ends: Ends) -> list[str]:
-    return [name, *sorted(ends.aliases.get(normal_form(name), ()))] if ends.aliases else [name]
+def _also(name: str, other: str, ends: Ends) -> list[str]:
+    """Return the name and its aliases, but those that are the relation's other end: a name is no evidence of its alias."""
+    aliases = ends.aliases.get(normal_form(name), frozenset()) if ends.aliases else frozenset()
+    return [name, *sorted(alias for alias in aliases if normal_form(alias) != normal_form(other))]
 
 
 def _inside(span: Span | None, within: Span) -> bool:

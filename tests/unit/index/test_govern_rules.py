@@ -113,6 +113,19 @@ def test_a_name_is_not_bound_inside_a_longer_word_but_in_scripts_without_spaces_
     assert not holds("Annie's house", "Ann")
 
 
+def test_a_relation_is_not_bound_inside_longer_words_but_to_a_plural_it_is() -> None:
+    chunk = ChunkText(0, "", "Japanese cities like Hiroshima have suburban railway systems.")
+    assert bind_relation(chunk, "Hiroshima", "Japan", None) is None
+    assert bind_relation(chunk, "Hiroshima", "suburban railway system", None) == (21, 60)
+
+
+def test_one_name_is_no_evidence_that_another_is_its_alias() -> None:
+    chunk = ChunkText(0, "", "The CTR was filed. A currency report (CTR) is long.")
+    ends = Ends({"ctr": frozenset(("CTR", "currency report")), "currency report": frozenset(("CTR", "currency report"))}, {})
+    assert bind_relation(chunk, "currency report", "CTR", None, ends) == (21, 41)
+    assert bind_relation(ChunkText(0, "", "The CTR was filed."), "currency report", "CTR", None, ends) is None
+
+
 def test_a_claim_in_other_words_is_bound_by_its_sentence_if_it_shares_its_words(corpus: Run) -> None:
     text = "Lotteries prey on the poor. The weather was fine."
     said = {"name": "lotteries exploit poor people", "start": 0, "end": 27}

@@ -22,7 +22,7 @@ from gpu_rag.ids import content_hash
 from gpu_rag.schemas import check_table
 from gpu_rag.stage import RowStage, Tables, TableStage
 from gpu_rag.stage_report import Progress, StageReport
-from gpu_rag.stage_run import Plan, StageRun
+from gpu_rag.stage_run import Plan, StageRun, row_bytes
 from gpu_rag.store import Artifact, ArtifactStore, table_hash
 
 _MIN_SHARD_ROWS = 16
@@ -135,9 +135,9 @@ class Executor:
         """Yield the plan's work in shards; last and alone, rows that were taken to kill workers in an earlier run."""
         suspects = pa.array([run.store.is_suspect(key) for key in plan.work.column("work_key").to_pylist()], pa.bool_())
         work = plan.work.filter(pc.invert(suspects))
-        for shard in _cut(work, self._shard_rows(work.num_rows)):
+        for shard in _cut(work, self._shard_rows(work.num_rows), self.run.shard_bytes):
             yield Job(run.stage, run.config, shard)
-        for row in _cut(plan.work.filter(suspects), 1):
+        for row in _cut(plan.work.filter(suspects), 1, self.run.shard_bytes):
             yield Job(run.stage, run.config, row, deaths=1)
 
     def _advance(self, group: "_Group", runs: Sequence[StageRun]) -> Job | None:
@@ -209,7 +209,8 @@ class Executor:
             outputs = {schema.name: artifact.read(schema) for schema in stage.writes}
         else:
             report.computed = 1
-            outputs = self.pool.run_tables(stage, config, {name: tables[name] for name in stage.reads})
+            read: Tables = {name: tables[name] for name in stage.reads}
+            outputs = self.pool.run_tables(stage, config, stage.narrow(read) if stage.narrow else read)
             artifact = artifacts.write(stage.label, key, outputs, stage.writes)
         report.rows = sum(table.num_rows for table in outputs.values())
         report.states = {"ok": report.rows}
@@ -264,7 +265,13 @@ def _groups(plan: Plan, tables: Tables, size: int) -> list[dict[str, pa.Table]]:
     return parts
 
 
-def _cut(work: pa.Table, rows: int) -> Iterator[pa.Table]:
-    """Yield the work in shards of so many rows."""
-    for start in range(0, work.num_rows, rows):
-        yield work.slice(start, rows)
+def _cut(work: pa.Table, rows: int, max_bytes: int) -> Iterator[pa.Table]:
+    """Yield the work in shards of at most so many rows and bytes; a row that is larger than that is alone."""
+    ends = np.cumsum(row_bytes(work))
+    start = 0
+    while start < work.num_rows:
+        before = ends[start - 1] if start else 0
+        fits = int(np.searchsorted(ends, before + max_bytes, side="right")) - start
+        length = min(rows, max(1, fits))
+        yield work.slice(start, length)
+        start += length

@@ -123,9 +123,16 @@ class RowStage(_StageBase):
 
 @dataclass(frozen=True, kw_only=True)
 class TableStage(_StageBase):
-    """A stage that needs whole tables: `run(tables, *, config, **engines) -> output tables`."""
+    """A stage that needs whole tables.
+
+    Attributes:
+        run: (tables, *, config, **engines) -> output tables.
+        narrow: (tables) -> the rows and columns of them that `run` reads, so that no more of them travels to a worker; `run`
+            gives the same from whole tables.
+    """
 
     run: Callable[..., dict[str, pa.Table]]
+    narrow: Callable[[Tables], Tables] | None = None
 
 
 Stage = RowStage | TableStage

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import BaseModel
@@ -93,15 +94,20 @@ def _distinct_work(content: pa.Table, keys: list[str], wanted: list[str], tried:
     return work.take(pa.array(order, pa.int64()))
 
 
-def _longest_first(work: pa.Table) -> list[int]:
-    """Return the rows of work by falling size of their text columns, equal ones in key order."""
+def row_bytes(work: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the size of each row of work, int64 (rows,): bytes of its texts, items of its lists."""
     sizes = np.zeros(work.num_rows, dtype=np.int64)
     for field_ in work.schema:
         if pa.types.is_string(field_.type) or pa.types.is_large_string(field_.type):
             sizes += pc.fill_null(pc.binary_length(work.column(field_.name)), 0).to_numpy()
         elif pa.types.is_list(field_.type):
             sizes += pc.fill_null(pc.list_value_length(work.column(field_.name)), 0).to_numpy()
-    return [int(row) for row in np.argsort(-sizes, kind="stable")]
+    return sizes
+
+
+def _longest_first(work: pa.Table) -> list[int]:
+    """Return the rows of work by falling size, equal ones in key order."""
+    return [int(row) for row in np.argsort(-row_bytes(work), kind="stable")]
 
 
 def _join(store: WorkStore, keys: list[str], content: pa.Table) -> pa.Table:

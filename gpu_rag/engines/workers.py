@@ -30,6 +30,7 @@ class RunConfig(BaseModel):
         cpus_per_worker: CPUs that Ray sets aside for a worker.
         gpus_per_worker: GPUs, or a share of one.
         shard_rows: Rows that are computed and committed together, at most.
+        shard_bytes: Bytes of text that are, at most; a longer row is a shard of its own.
         max_attempts: How often a row that fails is tried, over all runs.
         object_store_bytes: Ray's shared memory, where this program starts Ray.
         start_seconds: Deadline for a worker to be placed and to open the engines of a stage.
@@ -43,6 +44,7 @@ class RunConfig(BaseModel):
     cpus_per_worker: PositiveInt = 1
     gpus_per_worker: NonNegativeFloat = 0.0
     shard_rows: PositiveInt = 1024
+    shard_bytes: PositiveInt = 1 << 24
     max_attempts: PositiveInt = 3
     object_store_bytes: PositiveInt = 1 << 29
     start_seconds: PositiveFloat = 900.0

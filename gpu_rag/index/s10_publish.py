@@ -48,6 +48,17 @@ def publish(tables: Tables, *, config: NoConfig) -> dict[str, pa.Table]:
     return {"counts": schemas.COUNTS.build({"table": list(_TABLES), "rows": rows})}
 
 
+def references_of(name: str, table: pa.Table) -> pa.Table:
+    """Return the columns of a table that are checked: those that refer, and those that are referred to."""
+    columns = {column for source, column, _, _ in _REFERENCES if source == name}
+    columns |= {column for _, _, target, column in _REFERENCES if target == name}
+    return table.select([column for column in table.column_names if column in columns] or table.column_names[:1])
+
+
+def _narrow(tables: Tables) -> Tables:
+    return {name: references_of(name, table) for name, table in tables.items()}
+
+
 STAGE = TableStage(
     number=10,
     name="publish",
@@ -56,4 +67,5 @@ STAGE = TableStage(
     writes=(schemas.COUNTS,),
     cardinality=Cardinality.MANY_TO_MANY,
     run=publish,
+    narrow=_narrow,
 )

@@ -73,16 +73,20 @@ class Documents:
 
     def within(self, one: int, other: int) -> bool:
         """Return whether one entity is named only in documents that name the other too."""
-        return 0 < self.num(one) <= self.num(other) and bool(np.isin(self.of(one), self.of(other), assume_unique=True).all())
+        return 0 < self.num(one) <= self.num(other) and self.num_shared(one, other) == self.num(one)
 
     def meet(self, one: int, other: int) -> bool:
         """Return whether some document names both."""
+        return self.num_shared(one, other) > 0
+
+    def num_shared(self, one: int, other: int) -> int:
+        """Return how many documents name both."""
         small, large = sorted((one, other), key=self.num)
         found = self.of(large)
         if not len(found):
-            return False
+            return 0
         at = np.minimum(np.searchsorted(found, self.of(small)), len(found) - 1)
-        return bool((found[at] == self.of(small)).any())
+        return int((found[at] == self.of(small)).sum())
 
 
 class Candidate(NamedTuple):
@@ -222,7 +226,8 @@ def alias_pairs(judge: Aligner, aliases: Sequence[tuple[int, Sequence[int]]]) ->
     """Yield each entity with the aliases given for it, and these with one another.
 
     An alias given for two entities that are not variants of one name tells nothing. It must stand only in documents that
-    name the entity too, or be its acronym of three letters and more: elsewhere it may mean another.
+    name the entity too, or, as its acronym of three letters and more, mostly in these: elsewhere it may mean another. A
+    single word is no alias of a longer name as long as nothing says what either of them is.
     """
     owners: dict[int, set[int]] = defaultdict(set)
     for owner, others in aliases:
@@ -243,13 +248,14 @@ def alias_pairs(judge: Aligner, aliases: Sequence[tuple[int, Sequence[int]]]) ->
 def _alias_holds(judge: Aligner, owner: int, alias: int) -> bool:
     if not (judge.may_align(owner) and judge.may_align(alias) and judge.cased[alias]):
         return False
-    if judge.documents.within(alias, owner):
-        return True
     for short, long in ((alias, owner), (owner, alias)):
         letters = judge.parts(short).key
-        if len(letters) == 1 and len(letters[0]) >= 3 and letters[0] in initials_of(judge.parts(long).key):
-            return judge.capitals[short]
-    return False
+        if len(letters) == 1 and letters[0] in initials_of(judge.parts(long).key) and judge.capitals[short]:
+            mostly = 2 * judge.documents.num_shared(short, long) > judge.documents.num(short)
+            return judge.documents.within(short, long) or (mostly and len(letters[0]) >= 3)
+    if len(judge.parts(alias).key) == 1 < len(judge.parts(owner).key) and not (judge.classes[alias] or judge.classes[owner]):
+        return False
+    return judge.documents.within(alias, owner)
 
 
 def _marks_clash(one: Parts, other: Parts) -> bool:

@@ -302,13 +302,25 @@ def test_a_possessive_is_the_name_only_beside_it(corpus: Run) -> None:
     assert align([("Little Caesar's sells pizza.", names[:1]), ("Little Caesar is a film.", names[1:])], corpus) == set()
 
 
+def test_a_single_word_is_no_alias_of_a_longer_name_as_long_as_nothing_says_what_they_are(corpus: Run) -> None:
+    def pair(type_: str | None) -> set[frozenset[str]]:
+        names: list[Name] = [("Orr Central School", type_, ["Formally"]), ("Formally", None, [])]
+        return align([("Formally Orr Central School.", names)], corpus)
+
+    assert pair("name") == set()
+    assert pair("organization") == {frozenset(("Orr Central School", "Formally"))}
+
+
 def test_an_alias_that_no_text_has_is_no_candidate(corpus: Run) -> None:
     assert align([("Ann Orr came.", [("Ann Orr", "person", ["the Fox"])])], corpus) == set()
 
 
-def test_an_acronym_is_one_everywhere_but_a_numbered_alias_is_not(corpus: Run) -> None:
-    named = [("The Northern Trade Forum (NTF).", [("Northern Trade Forum", None, ["NTF"]), ("NTF", None, [])])]
-    assert align([*named, ("NTF met.", [("NTF", None, [])])], corpus) == {frozenset(("Northern Trade Forum", "NTF"))}
+def test_an_acronym_is_one_where_most_documents_spell_it_out_but_a_numbered_alias_is_not(corpus: Run) -> None:
+    named = ("The Northern Trade Forum (NTF).", [("Northern Trade Forum", None, ["NTF"]), ("NTF", None, [])])
+    alone = ("NTF met.", [("NTF", None, [])])
+    expected = {frozenset(("Northern Trade Forum", "NTF"))}
+    assert align([named], corpus) == align([named, named, alone], corpus) == expected
+    assert align([named, alone], corpus) == align([named, alone, alone], corpus) == set()
     numbered = [("The Henry IV; Henry V.", [("Henry IV", None, ["Henry V"]), ("Henry V", None, [])])]
     assert align(numbered, corpus) == set()
 

@@ -31,7 +31,7 @@ of the de del della di da do dos das du des la le les el los las y e et und von 
 bin ibn al ben ter ten and in on to for
 """
 _CONNECTORS = frozenset(_CONNECTING.split())
-_CUTS = frozenset(("and", "in", "on", "to", "for"))  # where a span is also cut: Paris in France
+CUTS = frozenset(("and", "in", "on", "to", "for"))  # where a span is also cut: Paris in France
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _CALENDAR = frozenset(
     f"{_MONTHS}|Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sep|Sept|Oct|Nov|Dec|Monday|Tuesday|Wednesday|Thursday|Friday|Saturday|Sunday"
@@ -43,12 +43,36 @@ mr mrs ms dr st ste mt ft jr sr prof gen col lt capt sgt cpl maj adm rev fr hon 
 _ABBREVIATIONS = frozenset(_ABBREVIATED.split())
 _MAX_WORDS = 12  # a longer run of capitals is a heading; its parts between cuts may still be names
 
-_DATE = re.compile(
-    rf"\b(?:\d{{1,2}}(?:st|nd|rd|th)?(?:\s+of)?\s+(?:{_MONTHS}),?\s+\d{{4}}"
-    rf"|(?:{_MONTHS})\s+\d{{1,2}}(?:st|nd|rd|th)?(?:,\s*|\s+)\d{{4}}"
-    rf"|(?:{_MONTHS}),?\s+\d{{4}}|\d{{4}}-\d{{2}}-\d{{2}})\b"
+_SHORT_MONTHS = r"(?:Jan|Feb|Mar|Apr|Jun|Jul|Aug|Sept?|Oct|Nov|Dec)\b\.?"
+_MONTH = rf"(?:(?:{_MONTHS})\b|{_SHORT_MONTHS})"
+_OTHER_MONTHS = (
+    "janvier|f\u00e9vrier|mars|avril|mai|juin|juillet|ao\u00fbt|septembre|octobre|novembre|d\u00e9cembre|"
+    "Januar|J\u00e4nner|Februar|M\u00e4rz|Mai|Juni|Juli|Oktober|Dezember|"
+    "enero|febrero|marzo|abril|mayo|junio|julio|agosto|septiembre|octubre|noviembre|diciembre|"
+    "gennaio|febbraio|aprile|maggio|giugno|luglio|settembre|ottobre|dicembre|"
+    "janeiro|fevereiro|mar\u00e7o|maio|junho|julho|setembro|outubro|dezembro|"
+    "\u044f\u043d\u0432\u0430\u0440\u044f|\u0444\u0435\u0432\u0440\u0430\u043b\u044f|\u043c\u0430\u0440\u0442\u0430|"
+    "\u0430\u043f\u0440\u0435\u043b\u044f|\u043c\u0430\u044f|\u0438\u044e\u043d\u044f|\u0438\u044e\u043b\u044f|"
+    "\u0430\u0432\u0433\u0443\u0441\u0442\u0430|\u0441\u0435\u043d\u0442\u044f\u0431\u0440\u044f|"
+    "\u043e\u043a\u0442\u044f\u0431\u0440\u044f|\u043d\u043e\u044f\u0431\u0440\u044f|\u0434\u0435\u043a\u0430\u0431\u0440\u044f"
 )
-_YEAR = re.compile(r"(?<![\w.,$])(?:1\d{3}|20\d{2})s?(?![\w%]|[.,]\d)")
+_ERA = r"(?:BCE?|CE|AD|B\.C\.|A\.D\.)(?!\w)"
+_DAY = r"(?:0?[1-9]|[12]\d|3[01])"
+_NUMBER_OF_MONTH = r"(?:0?[1-9]|1[0-2])"
+_DATE = re.compile(
+    rf"(?<![\w.,/-])(?:(?:{_DAY}\s?[-\u2013]\s?)?{_DAY}(?:st|nd|rd|th)?(?:\s+of)?\s+{_MONTH},?\s+\d{{4}}\b"
+    rf"|\d{{4}}-\d{{2}}-\d{{2}}\b"
+    rf"|{_DAY}\.{_NUMBER_OF_MONTH}\.\d{{4}}\b(?!\.\d)|{_DAY}/{_NUMBER_OF_MONTH}/\d{{4}}\b|{_NUMBER_OF_MONTH}/{_DAY}/\d{{4}}\b"
+    rf"|\d{{4}}/{_NUMBER_OF_MONTH}/{_DAY}\b"
+    rf"|{_DAY}\.?\s+(?:de\s+)?(?:{_OTHER_MONTHS})\s+(?:de\s+)?\d{{4}}\b"
+    rf"|\d{{4}},?\s+{_MONTH}\s+{_DAY}(?:st|nd|rd|th)?\b(?!,?\s*\d{{4}})"
+    rf"|\d{{1,3}}(?:,?\d{{3}})?\s?{_ERA})"
+    rf"|\b{_MONTH}\s+{_DAY}(?:\s?[-\u2013]\s?{_DAY})?(?:st|nd|rd|th)?(?:,\s*|\s+)\d{{4}}\b"
+    rf"|\b{_MONTH},?\s+\d{{4}}\b"
+    rf"|\b(?:AD|A\.D\.)\s?\d{{1,4}}\b"
+    r"|(?<!\d)\d{4}\s?[\u5e74\ub144](?:\s?\d{1,2}\s?[\u6708\uc6d4](?:\s?\d{1,2}\s?[\u65e5\uc77c])?)?"
+)
+_YEAR = re.compile(r"(?<![\w.,$])(?:1\d{3}|20\d{2})s?(?![\w%]|[.,]\d|\s?B\.?C)")
 
 
 _WORD = re.compile(rf"(?:[^\W\d_{UNSPACED}]\.){{2,}}|{PART}(?:(?:['\u2019\-\u2010\u2011\u2013&/]|\.(?=[a-z0-9])){PART})*")
@@ -61,8 +85,10 @@ _CASELESS_RUN = re.compile(
 _QUOTED = re.compile(
     "\u300c([^\u300c\u300d\n]{1,40})\u300d|\u300e([^\u300e\u300f\n]{1,40})\u300f|\u300a([^\u300a\u300b\n]{1,40})\u300b"
     "|\u3008([^\u3008\u3009\n]{1,40})\u3009|\u3010([^\u3010\u3011\n]{1,40})\u3011|\u201c([^\u201c\u201d\n]{1,40})\u201d"
+    "|\u201e([^\u201e\u201c\u201d\n]{1,40})[\u201c\u201d]"
     '|\u00ab([^\u00ab\u00bb\n]{1,40})\u00bb|"([^"\n]{1,40})"'
 )
+_KATAKANA_NAME = re.compile("[\u30a1-\u30fa\u30fc]+(?:[\u30fb\uff1d=][\u30a1-\u30fa\u30fc]+)+")  # as only names from abroad are
 _LONGEST_RUN = 40  # characters of a run without capitals that still may be one name
 
 
@@ -147,7 +173,7 @@ def _cut(text: str, run: Sequence[_Word]) -> list[tuple[int, int]]:
     """Return the spans of a run of words: the whole, and its parts between cuts."""
     parts: list[list[_Word]] = [[]]
     for word in run:
-        if word.folded in _CUTS:
+        if word.folded in CUTS:
             parts.append([])
             continue
         parts[-1].append(word)
@@ -192,6 +218,7 @@ def _without_case(text: str) -> list[tuple[int, int]]:
         start, end = match.span(match.lastindex or 0)
         if any(c.isalnum() for c in text[start:end]):
             spans.append((start, end))
+    spans += [match.span() for match in _KATAKANA_NAME.finditer(text)]
     return spans
 
 

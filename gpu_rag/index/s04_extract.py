@@ -183,7 +183,7 @@ def _rows_of(values: pa.ChunkedArray, among: pa.ChunkedArray) -> NDArray[np.int6
     """Return the row of each value among distinct ones, all of which are there."""
     rows = pc.index_in(values, value_set=among)
     assert not rows.null_count, "a row refers to a chunk that is not there"
-    return rows.to_numpy().astype(np.int64)
+    return np.asarray(rows.to_numpy(), np.int64)
 
 
 def _recorded(tables: Tables) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
@@ -282,7 +282,7 @@ def _not_keyed(config: ExtractConfig) -> dict[str, Any]:
 STAGE = RowStage(
     number=4,
     name="extract",
-    version=4,
+    version=5,
     reads=("chunks", "sentences", "recorded_extraction"),
     writes=(schemas.UNIT_MENTIONS, schemas.UNIT_RELATIONS),
     cardinality=Cardinality.ONE_TO_MANY,

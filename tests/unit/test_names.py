@@ -1,5 +1,6 @@
 """Names without a model: what is spotted, and what the gazetteer finds."""
 
+import re
 import time
 
 import pytest
@@ -55,6 +56,37 @@ def test_years_and_full_dates_are_dates_and_a_month_or_weekday_alone_is_none() -
     assert [span.name for span in spot_names(text) if span.type == "name"] == []
 
 
+@pytest.mark.parametrize(
+    "date",
+    [
+        "24 May 1941", "24th of May, 1941", "May 24, 1941", "May 24th, 1941", "May 1941", "1941-05-24", "1941/05/24", "24.05.1941",
+        "24/5/1941", "05/24/1941", "Dec. 5, 1999", "5 Jan 1999", "Sept. 2001", "4\u20136 June 1944", "June 4\u20136, 1944",
+        "1999 May 3", "600 BC", "44 BCE", "10,000 BC", "AD 79", "1453 CE", "1941\u5e745\u670824\u65e5", "1999\ub144 5\uc6d4 3\uc77c",
+        "12 mai 1990", "12. M\u00e4rz 1990", "3 de mayo de 1990", "12 \u043c\u0430\u044f 1990",
+    ],
+)  # fmt: skip
+def test_dates_are_found_whole_in_the_common_orders(date: str) -> None:
+    spans = {span.name: span.type for span in spot_names(f"It was on {date} there.")}
+    assert spans.pop(date) == "date"
+    assert all(re.fullmatch(r"\d{4}", rest) for rest in spans)  # its year too, and no name in it
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "version 1.2.2000.4",
+        "of 32.05.1941",
+        "page 24/13/1941",
+        "Bach AD",
+        "may 5 1999 people",
+        "room 12, 3 BCs",
+        "17 Mai Street",
+    ],
+)
+def test_numbers_that_only_look_like_dates_are_none(text: str) -> None:
+    assert not [span.name for span in spot_names(text) if span.type == "date" and not re.fullmatch(r"\d{4}", span.name)]
+
+
 def test_numbers_belong_to_the_name_they_follow_and_ordinals_may_lead() -> None:
     assert names("on Apollo 11 by 20th Century Fox with an iPhone") == ["Apollo 11", "20th Century Fox", "iPhone"]
 
@@ -79,6 +111,18 @@ def test_a_caseless_run_in_a_latin_text_is_a_name() -> None:
 def test_in_a_caseless_text_only_what_is_quoted_or_has_capitals_is_a_name() -> None:
     text = "\u6211\u5728\u56fe\u4e66\u9986\u770b\u4e86\u300a\u7ea2\u697c\u68a6\u300b\u548cHarry Potter"
     assert names(text) == ["\u7ea2\u697c\u68a6", "Harry Potter"]
+
+
+def test_in_a_caseless_text_low_opening_quotation_marks_hold_names_too() -> None:
+    assert names("\u05d4\u05e1\u05e4\u05e8 \u201e\u05e9\u05d9\u05e8\u05d9\u05dd\u201d \u05e0\u05db\u05ea\u05d1") == [
+        "\u05e9\u05d9\u05e8\u05d9\u05dd"
+    ]
+
+
+def test_in_a_caseless_text_katakana_joined_by_a_dot_is_a_name_and_a_single_word_of_it_is_none() -> None:
+    einstein = "\u30a2\u30eb\u30d9\u30eb\u30c8\u30fb\u30a2\u30a4\u30f3\u30b7\u30e5\u30bf\u30a4\u30f3"
+    assert names(f"{einstein}\u306f\u7269\u7406\u5b66\u8005\u3067\u3042\u308b") == [einstein]
+    assert names("\u30b3\u30f3\u30d4\u30e5\u30fc\u30bf\u306f\u6a5f\u68b0\u3067\u3042\u308b") == []
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "A", "I", "\n\t\u200b", "a b c", "\ufffd\x00\x01"])

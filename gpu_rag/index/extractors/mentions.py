@@ -1,5 +1,8 @@
 """Extractor `mentions`: names, dates and the title, spotted without a model, and co-mentions per sentence.
 
+Aliases are what the text says outright (`gpu_rag.aliases`); types are finer than name, date and title only where a name's form
+says what it names (`gpu_rag.name_types`).
+
 The document's title is a mention of every one of its chunks, whole and without a trailing parenthesis, since text under
 a title speaks of it mostly by pronoun.
 
@@ -9,8 +12,10 @@ its subject. That is one relation per further name, it connects all of them with
 is the whole sentence.
 """
 
+from gpu_rag.aliases import lead_alias, stated_aliases
 from gpu_rag.index.entities import CO_MENTIONED
 from gpu_rag.index.extractors import Chunk, Extraction, Mention, Relation
+from gpu_rag.name_types import name_type
 from gpu_rag.names import NameSpan, spot_names, without_parenthesis
 from gpu_rag.spans import normal_form
 
@@ -18,9 +23,15 @@ from gpu_rag.spans import normal_form
 def extract(chunk: Chunk) -> Extraction:
     """Return every occurrence of a name or date in the chunk, its title, and the stars of its sentences."""
     spotted = spot_names(chunk.text)
+    aliases: dict[tuple[int, int], list[str]] = {}
+    for start, end, _, alias in stated_aliases(chunk.text, spotted, chunk.sentences):
+        aliases.setdefault((start, end), []).append(alias)
+    lead = lead_alias(chunk.title, chunk.text, spotted, chunk.sentences)
     titles = sorted({chunk.title, without_parenthesis(chunk.title)} - {""})
-    mentions = [Mention(title, "title") for title in titles]
-    mentions += [Mention(span.name, span.type, span.start, span.end) for span in spotted]
+    mentions = [Mention(title, "title", aliases=[lead] if lead else None) for title in titles]
+    for start, end, name, type_ in spotted:
+        finer = name_type(chunk.text, start, end) if type_ == "name" else None
+        mentions.append(Mention(name, finer or type_, start, end, aliases=aliases.get((start, end))))
     return Extraction(mentions, _co_mentions(chunk, spotted, {normal_form(title) for title in titles}))
 
 

@@ -48,6 +48,28 @@ def test_a_title_with_a_parenthesis_is_mentioned_with_and_without_it(corpus: Run
     assert titles == {"Mercury (planet)", "Mercury"}
 
 
+def test_stated_aliases_and_the_full_name_of_the_title_stand_with_their_mentions(corpus: Run, extract: Run) -> None:
+    text = "Maria Salomea Curie (born 1867), also known as Madame Radium, was a chemist. The World Health Organization (WHO) met Curie."
+    tables = corpus({"d1": ("Maria Curie", text)})
+    extract(tables)
+    aliases = {row["name"]: row["aliases"] for row in tables["unit_mentions"].to_pylist() if row["aliases"]}
+    assert aliases == {
+        "Maria Curie": ["Maria Salomea Curie"],
+        "Maria Salomea Curie": ["Madame Radium"],
+        "World Health Organization": ["WHO"],
+    }
+
+
+def test_a_mention_has_a_finer_type_where_its_form_says_so_and_name_elsewhere(corpus: Run, extract: Run) -> None:
+    tables = corpus({"d1": ("", "Mr. Holmes saw the city of Boston and Sherlock in 1890.")})
+    extract(tables)
+    types = {row["name"]: row["type"] for row in tables["unit_mentions"].to_pylist()}
+    assert {name: types[name] for name in ("Boston", "Sherlock", "1890")} == {
+        "Boston": "place", "Sherlock": "name", "1890": "date",
+    }  # fmt: skip
+    assert types["Mr. Holmes"] == "person"
+
+
 def test_a_sentence_gives_one_co_mention_per_further_name_and_its_span_is_the_sentence(corpus: Run, extract: Run) -> None:
     tables = corpus(CURIE)
     extract(tables)

@@ -29,7 +29,6 @@ _MIN_SPELLED = 6  # letters of a word whose spelling may vary
 _MAX_EDITS = 2
 _NAMES_THAT_DIFFER = frozenset((frozenset(("francis", "frances")), frozenset(("marian", "marion"))))
 _PATRONYMS = ("sen", "son", "ssen", "sson")
-_WORDS_TOO = ("co", "ltd")  # company, limited: American company is not American
 _ALIAS, _VARIANT, _SPELLING = 1.0, 0.95, 0.7
 
 
@@ -302,14 +301,14 @@ def _are_variants(judge: Aligner, first: int, second: int) -> bool:
         return False
     if single and one.initialism != other.initialism and not judge.capitals[second if one.initialism else first]:
         return False
-    if one.possessive != other.possessive and (single or not judge.documents.meet(first, second)):
-        return False  # McDonald's is not McDonald, nor Little Caesar's the film Little Caesar
+    if one.possessive != other.possessive and not (judge.classes[first] and judge.documents.meet(first, second)):
+        return False  # McDonald's is not McDonald, nor Trader Vic's the man, as long as no type says so
     if one.honorific != other.honorific:
         return not single and judge.documents.meet(first, second)  # of one word: `person_names` decides
-    if single and (one.article != other.article or one.legal != other.legal):
-        # Sun is The Sun, and Apple is Apple Inc., only where nothing but that is spoken of.
-        bare, longer = (first, second) if (one.article, one.legal) < (other.article, other.legal) else (second, first)
-        return judge.parts(longer).legal not in _WORDS_TOO and judge.documents.within(bare, longer)
+    if one.legal != other.legal or (single and one.article != other.article):
+        # Calvin Klein is Calvin Klein Inc., and Sun is The Sun, only where nothing but that is spoken of.
+        bare, longer = (first, second) if (one.legal, one.article) < (other.legal, other.article) else (second, first)
+        return judge.documents.within(bare, longer)
     return True
 
 

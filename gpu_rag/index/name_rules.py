@@ -17,9 +17,10 @@ HONORIFICS = {
     "professor": "",
 }  # fmt: skip
 _SAME_HONORIFIC = {"mister": "mr", "doctor": "dr", "professor": "prof", "mme": "madame"}
+# Not "company": Walt Disney is not the Walt Disney Company, nor American any American company.
 _LEGAL = {
     "inc": "inc", "incorporated": "inc", "ltd": "ltd", "limited": "ltd", "llc": "llc", "plc": "plc", "corp": "corp",
-    "corporation": "corp", "co": "co", "company": "co", "gmbh": "gmbh", "ag": "ag", "sa": "sa", "nv": "nv", "spa": "spa",
+    "corporation": "corp", "co": "co", "gmbh": "gmbh", "ag": "ag", "sa": "sa", "nv": "nv", "spa": "spa",
 }  # fmt: skip
 _DISTINGUISHING = """
 north south east west northern southern eastern western central northeast northwest southeast southwest upper lower left right

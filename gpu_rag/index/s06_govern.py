@@ -43,6 +43,7 @@ MALFORMED = "malformed_name"
 Decision = Literal["accept", "review", "reject"]
 _RANK: dict[str, int] = {"accept": 0, "review": 1, "reject": 2}
 _BATCH_ROWS = 1 << 16
+_REACH = 160  # characters after a mention
 _TEXTS_AFTER = 50  # mentions of a full name whose surroundings are read
 
 
@@ -70,16 +71,25 @@ class GovernConfig(BaseModel):
 
 
 class Ruled(NamedTuple):
-    """Place and decision of units, in the order of their table."""
+    """Place and decision of units, in the order of their table; a start of -1 where there is no place."""
 
-    spans: list[Span | None]
+    starts: Ints
+    ends: Ints
     decisions: list[str]
     reasons: list[tuple[str, ...]]
 
-    def columns(self) -> dict[str, Any]:
+    @classmethod
+    def accepted(cls, num_rows: int) -> "Ruled":
+        """Return units without a place that nothing speaks against."""
+        return cls(np.full(num_rows, -1), np.full(num_rows, -1), ["accept"] * num_rows, [()] * num_rows)
+
+    def span(self, row: int) -> Span | None:
+        """Return the place of a unit."""
+        return (int(self.starts[row]), int(self.ends[row])) if self.starts[row] >= 0 else None
+
+    def columns(self) -> dict[str, pa.Array]:
         """Return the columns that mentions and relations share."""
-        starts = pa.array([span[0] if span else None for span in self.spans], pa.int64())
-        ends = pa.array([span[1] if span else None for span in self.spans], pa.int64())
+        starts, ends = (pa.array(places, pa.int64(), mask=self.starts < 0) for places in (self.starts, self.ends))
         reasons = pa.array(self.reasons, list_of(STRING))
         return {"start": starts, "end": ends, "decision": pa.array(self.decisions, STRING), "reasons": reasons}
 
@@ -141,7 +151,7 @@ def _in_chunk_order(texts: _Texts, units: pa.Table, names: tuple[str, ...]) -> I
 
 
 def _rule_mentions(texts: _Texts, units: pa.Table, resolved: Resolved, types: list[str | None], config: GovernConfig) -> Ruled:
-    ruled = _blank(units.num_rows)
+    ruled = Ruled.accepted(units.num_rows)
     columns = ("name", "kind", "type", "extractor", "start", "end", "confidence")
     entity_of = resolved.mentions.tolist()
     for row, chunk, (name, kind, type_, extractor, start, end, confidence) in _in_chunk_order(texts, units, columns):
@@ -160,7 +170,7 @@ def _rule_relations(
     texts: _Texts, units: pa.Table, claims: pa.Table, resolved: Resolved, types: list[str | None], mentions: Ruled,
     config: GovernConfig,
 ) -> Ruled:  # fmt: skip
-    ruled = _blank(claims.num_rows)
+    ruled = Ruled.accepted(claims.num_rows)
     columns = ("subject", "predicate", "object", "type", "extractor", "start", "end", "confidence")
     ends = _ends(texts, units, mentions)
     kinds = resolved.entities.column("kind").to_pylist()
@@ -210,10 +220,6 @@ def _malformed(name: str, kind: str, own_type: str | None, type_: str | None) ->
     return malformed(name, own_type if own_type in ("title", "date") else type_)
 
 
-def _blank(num_rows: int) -> Ruled:
-    return Ruled([None] * num_rows, ["accept"] * num_rows, [()] * num_rows)
-
-
 def _route(
     ruled: Ruled, row: int, found: list[tuple[str, str]], given: Span | None, span: Span | None, extractor: str,
     confidence: float | None, config: GovernConfig,
@@ -228,7 +234,8 @@ def _route(
             found.append((UNSCORED, config.default_class[extractor]))
     elif confidence < config.review_below:
         found.append((LOW_CONFIDENCE, "reject" if confidence < config.reject_below else "review"))
-    ruled.spans[row] = span
+    if span is not None:
+        ruled.starts[row], ruled.ends[row] = span
     if found:
         ruled.decisions[row] = max((decision for _, decision in found), key=_RANK.__getitem__)
         ruled.reasons[row] = tuple(reason for reason, _ in found)
@@ -243,7 +250,7 @@ def _ends(texts: _Texts, units: pa.Table, mentions: Ruled) -> dict[int, Ends]:
     paraphrases: dict[int, dict[str, Span]] = defaultdict(dict)
     chosen = units.select(["name", "kind", "aliases"]).take(pa.array(rows))
     for row, name, kind, given in zip(rows.tolist(), *(column.to_pylist() for column in chosen.columns), strict=True):
-        chunk, span = int(chunk_of[row]), mentions.spans[row]
+        chunk, span = int(chunk_of[row]), mentions.span(row)
         names = [name, *(given or ())]
         for one in names:
             aliases[chunk][normal_form(one)].update(names)
@@ -352,9 +359,6 @@ class _Surroundings:
         chunk = self._texts[int(self._chunk_of[row])]
         place = end - chunk.start
         return chunk.text[place : place + _REACH].split("\n")[0] if 0 <= place <= len(chunk.text) else None
-
-
-_REACH = 160  # characters after a mention
 
 
 def _name_vectors(tables: Tables, entities: pa.Table) -> NameVectors:

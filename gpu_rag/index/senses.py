@@ -95,8 +95,8 @@ def document_senses(chunks: pa.Table, unit_mentions: pa.Table, named: Named) -> 
     for form in sorted(by_form):
         if len(by_form[form]) > 1:
             documents = by_form[form]
-            found = _senses(documents, together.values(form, documents.values()))
-            senses |= {(form, document): sense for document, sense in found.items()}
+            of_form = _senses(documents, together.values(form, documents.values()))
+            senses |= {(form, document): sense for document, sense in of_form.items()}
     return senses
 
 

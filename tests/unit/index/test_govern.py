@@ -145,6 +145,13 @@ def test_the_counts_before_and_after_tell_what_governance_removed(corpus: Run, g
     assert found["isolated_entities"] == (1, 1)
 
 
+def test_a_name_of_very_many_chunks_takes_one_row_that_does_not_grow(corpus: Run, govern: Run) -> None:
+    tables = govern(corpus({f"d{i:04}": ("", "Hub City is near.") for i in range(3000)}))
+    (entity,) = tables["entities"].to_pylist()
+    assert entity["num_chunks"] == tables["mentions"].num_rows == 3000
+    assert all(len(entity[name]) <= 1 for name in ("names", "aliases", "extractors"))
+
+
 def test_no_documents_give_empty_tables(corpus: Run, govern: Run) -> None:
     tables = govern(corpus({}))
     assert {name: tables[name].num_rows for name in ("entities", "mentions", "relations", "facts")} == {

@@ -17,6 +17,7 @@ from gpu_rag.engines.workers import RunConfig
 from gpu_rag.errors import ConfigError
 from gpu_rag.ids import canonical_json, content_hash
 from gpu_rag.index.s01_ingest import IngestConfig
+from gpu_rag.index.s02_profile import ProfileConfig
 from gpu_rag.index.s03_chunk import ChunkConfig
 from gpu_rag.index.s04_extract import ExtractConfig
 from gpu_rag.index.s05_embed import EmbedConfig
@@ -31,7 +32,7 @@ from gpu_rag.query.s07_suffice import SufficeConfig
 from gpu_rag.query.s08_answer import AnswerConfig
 from gpu_rag.stage import NoConfig, Stage
 
-INDEX_SECTIONS = ("ingest", "chunk", "extract", "embed", "govern", "graph")
+INDEX_SECTIONS = ("ingest", "profile", "chunk", "extract", "embed", "govern", "graph")
 _ENCODER_GPU_SHARE = 0.1  # of one GPU, at least, for an encoder's weights and activations
 QUERY_SECTIONS = ("demand", "retrieve", "merge", "select", "ground", "suffice", "answer")
 
@@ -46,6 +47,7 @@ class Config(BaseModel):
     run: RunConfig = RunConfig()
     llm: LlmConfig = LlmConfig()
     ingest: IngestConfig = IngestConfig()
+    profile: ProfileConfig = ProfileConfig()
     chunk: ChunkConfig = ChunkConfig()
     extract: ExtractConfig = ExtractConfig()
     embed: EmbedConfig = EmbedConfig()

@@ -67,6 +67,12 @@ def read_bert(folder: Path) -> BertFiles | None:
     return BertFiles(weights, tokenizer, limit, bert["max_position_embeddings"])
 
 
+def plain_tokenizer(folder: Path) -> Any | None:
+    """Return the tokenizer of a model folder, without its weights; None where it is not as plain as `read_bert` asks."""
+    modules = _modules(folder)
+    return _tokenizer(modules[0]) if modules else None
+
+
 def _modules(folder: Path) -> tuple[Path, Path] | None:
     """Return the folders of Transformer and Pooling; None for other modules or a prompt of the model's own."""
     path = folder / "modules.json"

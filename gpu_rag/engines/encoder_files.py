@@ -7,6 +7,7 @@ torch. It is the same for equal files wherever they are installed.
 import hashlib
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -67,9 +68,14 @@ def fetched_folder(model: str, *, option: str) -> Path:
 
 def folder_hash(folder: Path) -> str:
     """Return a hash over every file of a model that computes, by relative path; the same wherever the folder lies."""
+    return file_hash(folder, lambda path: path.suffix in _COMPUTING)
+
+
+def file_hash(folder: Path, counts: Callable[[Path], bool]) -> str:
+    """Return a hash over the folder's files for which `counts` is true, by relative path."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.rglob("*")):
-        if path.suffix in _COMPUTING and path.is_file():
+        if counts(path) and path.is_file():
             with open(path, "rb") as file:
                 content = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).digest()
             digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + content)
@@ -85,4 +91,4 @@ def _own_limit(folder: Path) -> int:
     raise ConfigError(f"encoder model {folder} states no limit (max_seq_length): set embed.encoder.max_tokens")
 
 
-__all__ = ["BUNDLED_MODEL", "encoder_identity", "fetched_folder", "folder_hash", "model_folder"]
+__all__ = ["BUNDLED_MODEL", "encoder_identity", "fetched_folder", "file_hash", "folder_hash", "model_folder"]

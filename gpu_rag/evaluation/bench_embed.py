@@ -28,8 +28,9 @@ from gpu_rag.engines.encoder import Encoder, open_encoder
 from gpu_rag.engines.encoder_bert import BertEncoder
 from gpu_rag.engines.encoder_st import load_model
 from gpu_rag.errors import ConfigError, EngineError, InputError
+from gpu_rag.evaluation.chunked import chunked_here
 from gpu_rag.evaluation.roofline import cpu_model
-from gpu_rag.index import s03_chunk, s04_extract
+from gpu_rag.index import s04_extract
 from gpu_rag.index.s01_ingest import read_corpus
 from gpu_rag.index.s05_embed import embedded_items
 from gpu_rag.stage import run_here
@@ -100,7 +101,7 @@ def _texts_by_kind(corpus: Path, config: Config, limit: int | None) -> dict[str,
         raise ConfigError("bench index measures embedding; extract.methods may not hold llm here")
     if source.recorded_extraction.num_rows:
         extract = extract.model_copy(update={"methods": ("recorded", "mentions")})
-    tables |= run_here(s03_chunk.STAGE, config.chunk, tables)
+    tables |= chunked_here(tables, config)
     tables |= run_here(s04_extract.STAGE, extract, tables)
     items: dict[str, list[tuple[str, str]]] = {}
     for kind, item_id, text in embedded_items(tables, config.embed):

@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 
 from gpu_rag.config import Config
 from gpu_rag.engines.llm import LlmConfig
+from gpu_rag.evaluation.chunked import chunked_here
 from gpu_rag.evaluation.dry_llm import EXPECTED_SHARE, DryEngine, Sent, shared_tokens
 from gpu_rag.evaluation.estimate_questions import SAMPLE_QUESTIONS, ask_sample, distinct_questions
-from gpu_rag.index import s03_chunk, s04_extract, s05_embed
+from gpu_rag.index import s04_extract, s05_embed
 from gpu_rag.index.extractors import Failure
 from gpu_rag.index.extractors.llm import extract_all, has_text
 from gpu_rag.index.s01_ingest import read_corpus
 from gpu_rag.query.questions import read_questions
-from gpu_rag.stage import run_here, work_keys
+from gpu_rag.stage import work_keys
 
 SAMPLE_CHUNKS = 2000
 _CHARS_PER_TOKEN = 4  # of an encoder, on English
@@ -103,7 +104,7 @@ def estimate_run(corpus: Path, config: Config, *, questions: Path | None = None,
         "recorded_chunks": source.recorded_chunks,
         "recorded_extraction": source.recorded_extraction,
     }
-    tables |= run_here(s03_chunk.STAGE, config.chunk, tables)
+    tables |= chunked_here(tables, config)
     asked = distinct_questions(read_questions(questions, limit)) if questions is not None else []
     engine = DryEngine(config.llm)
     stages = []

@@ -18,10 +18,11 @@ from gpu_rag.config import INDEX_SECTIONS, Config, llm_identities
 from gpu_rag.engines.encoder import open_encoder
 from gpu_rag.engines.encoder_files import encoder_identity
 from gpu_rag.engines.llm import llm_report, open_llm
+from gpu_rag.engines.token_counter import open_token_counter, tokenizer_identity
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import ConfigError, EngineError
 from gpu_rag.ids import content_hash
-from gpu_rag.index import published_graph, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
+from gpu_rag.index import published_graph, s02_profile, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
 from gpu_rag.pipeline import Executor
 from gpu_rag.stage import NoConfig, RowStage, Stage
@@ -40,6 +41,7 @@ from gpu_rag.store import (
 )
 
 INDEX: tuple[Stage, ...] = (
+    s02_profile.STAGE,
     s03_chunk.STAGE,
     s04_extract.STAGE,
     s05_embed.STAGE,
@@ -108,6 +110,7 @@ def index_pool(config: Config, address: str | None = None) -> WorkerPool:
     """Return workers for index stages; they start with the first work."""
     openers: dict[str, Callable[[], Any]] = {
         "encoder": partial(open_encoder, config.embed.encoder),
+        "tokenizer": partial(open_token_counter, config.embed.encoder),
         "llm": partial(open_llm, config.llm),
     }
     return WorkerPool(config.run, openers, address)
@@ -142,7 +145,7 @@ def build_generation(
     identity = encoder_identity(config.embed.encoder)
     llm = llm_identities(config, INDEX)
     with index_pool(config, address) if pool is None else nullcontext(pool) as workers:
-        identities = {"encoder": identity, **llm}
+        identities = {"encoder": identity, "tokenizer": tokenizer_identity(config.embed.encoder), **llm}
         executor = Executor(out, workers, config.run, identities, progress, retry_listed, config.llm.batch_folder)
         artifacts, reports, counts = _run_stages(executor, source, config)
         _refuse_lost_stage(reports)

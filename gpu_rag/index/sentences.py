@@ -54,6 +54,17 @@ def sentence_spans(text: str, *, min_chars: int, max_chars: int) -> list[Span]:
     return merged
 
 
+def covering_sentences(text: str) -> list[tuple[int, int, bool]]:
+    """Return (start, end, whether it opens a paragraph) of each sentence; together they cover the text, white space too."""
+    pieces: list[tuple[int, bool]] = []
+    for paragraph_start, paragraph_end in _paragraphs(text):
+        segments = list(_segments(text[paragraph_start:paragraph_end]))
+        pieces += [(paragraph_start + start, at == 0) for at, (start, _) in enumerate(segments)]
+    starts = [0, *(start for start, _ in pieces[1:])]
+    ends = [*starts[1:], len(text)]
+    return [(start, end, at == 0 or pieces[at][1]) for at, (start, end) in enumerate(zip(starts, ends, strict=True))]
+
+
 def bounded_spans(text: str, start: int, end: int, max_chars: int) -> list[Span]:
     """Return spans that cover text[start:end] without a gap, none longer than `max_chars`; blank ones are left out.
 

@@ -7,9 +7,11 @@ from pydantic import ValidationError
 
 from gpu_rag import schemas
 from gpu_rag.errors import InputError
+from gpu_rag.index import s02_profile
+from gpu_rag.index.s02_profile import ProfileConfig
 from gpu_rag.index.s03_chunk import STAGE, ChunkConfig
 from gpu_rag.spans import source_text
-from gpu_rag.stage import work_keys
+from gpu_rag.stage import run_here, work_keys
 
 Document = tuple[str, str, str]  # id, title, text
 Recorded = tuple[str, str, str]  # parent, chunk id, text
@@ -29,10 +31,11 @@ def _tables(documents: list[Document], recorded: Sequence[Recorded] = ()) -> dic
         {"doc_id": doc_id, "chunk_id": name, "order": order, "text": text}
         for order, (doc_id, name, text) in enumerate(recorded)
     ]
-    return {
+    tables = {
         "documents": schemas.DOCUMENTS.from_rows(rows),
         "recorded_chunks": schemas.RECORDED_CHUNKS.from_rows(chunks),
     }
+    return tables | run_here(s02_profile.STAGE, ProfileConfig(), tables)
 
 
 def _chunk(

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from gpu_rag import schemas
 from gpu_rag.index import causal, relation_rules
-from gpu_rag.index.alignment import AlignConfig, Aligner, Documents, NameVectors, align, aligner
+from gpu_rag.index.alignment import AlignConfig, Documents, NameVectors, align, aligner
 from gpu_rag.index.binding import NO_ENDS, PARAPHRASED, ChunkText, Ends, Span, bind_mention, bind_relation
 from gpu_rag.index.coding import Ints, coded, codes_of, distinct_pairs
 from gpu_rag.index.entities import CO_MENTIONED, Resolved, description_table, fact_ids, fact_table, flag_rows, resolve
@@ -44,7 +44,6 @@ Decision = Literal["accept", "review", "reject"]
 _RANK: dict[str, int] = {"accept": 0, "review": 1, "reject": 2}
 _BATCH_ROWS = 1 << 16
 _REACH = 160  # characters after a mention
-_TEXTS_AFTER = 50  # mentions of a full name whose surroundings are read
 
 
 class GovernConfig(BaseModel):
@@ -255,7 +254,8 @@ def _ends(texts: _Texts, units: pa.Table, mentions: Ruled) -> dict[int, Ends]:
         for one in names:
             aliases[chunk][normal_form(one)].update(names)
         if kind in PARAPHRASED and span is not None:
-            paraphrases[chunk].setdefault(normal_form(name), span)
+            form = normal_form(name)
+            paraphrases[chunk][form] = min(span, paraphrases[chunk].get(form, span))
     return {
         chunk: Ends({form: frozenset(names) for form, names in aliases[chunk].items()}, paraphrases.get(chunk, {}))
         for chunk in sorted(aliases)
@@ -300,7 +300,7 @@ def _aligned(
     return align(
         judge,
         aliases=_given_aliases(tables["unit_mentions"], resolved, kept[0]),
-        persons=PersonNames(_Surroundings(mentions, resolved.mentions, texts, judge)),
+        persons=PersonNames(_Surroundings(mentions, resolved.mentions, texts)),
         vectors=_name_vectors(tables, resolved.entities),
         config=config,
     )
@@ -338,17 +338,16 @@ def _given_aliases(units: pa.Table, resolved: Resolved, kept: np.ndarray) -> lis
 class _Surroundings:
     """What follows the mentions of an entity in the text, read when asked."""
 
-    def __init__(self, mentions: pa.Table, entity_of: Ints, texts: _Texts, judge: Aligner) -> None:
+    def __init__(self, mentions: pa.Table, entity_of: Ints, texts: _Texts) -> None:
         self._mentions, self._texts, self._chunk_of = mentions, texts, texts.rows(mentions)
         self._order = np.argsort(entity_of, kind="stable")
         self._sorted = entity_of[self._order]
         self._known: dict[int, list[str]] = {}
-        self._judge = judge
 
     def __call__(self, entity: int) -> list[str]:
         if entity not in self._known:
             begin, end = np.searchsorted(self._sorted, [entity, entity + 1])
-            rows = self._order[begin:end][:_TEXTS_AFTER]
+            rows = self._order[begin:end]
             self._known[entity] = sorted({text for row in rows.tolist() if (text := self._after(row)) is not None})
         return self._known[entity]
 
@@ -369,6 +368,14 @@ def _name_vectors(tables: Tables, entities: pa.Table) -> NameVectors:
     return NameVectors(np.asarray(pc.fill_null(rows, -1).to_numpy(), np.int64), tables["vectors"].column("vector"))
 
 
+def _narrow(tables: Tables) -> dict[str, pa.Table]:
+    """Return the tables with the vectors of names alone: sentences have many times as many."""
+    embeddings = tables["embeddings"].filter(pc.equal(tables["embeddings"].column("kind"), "entity"))
+    wanted = embeddings.column("vector_id").combine_chunks()
+    vectors = tables["vectors"].filter(pc.is_in(tables["vectors"].column("vector_id"), value_set=wanted))
+    return {**tables, "embeddings": embeddings, "vectors": vectors}
+
+
 STAGE = TableStage(
     number=6,
     name="govern",
@@ -384,4 +391,5 @@ STAGE = TableStage(
     ),
     cardinality=Cardinality.MANY_TO_MANY,
     run=govern,
+    narrow=_narrow,
 )

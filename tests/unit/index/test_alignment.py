@@ -268,6 +268,21 @@ def test_spellings_need_close_vectors_too(corpus: Run, encoder: Encoder) -> None
     assert merged(governed(table_of(documents, corpus))) == set()
 
 
+def test_what_travels_to_a_worker_gives_the_same_tables(corpus: Run, encoder: Encoder) -> None:
+    documents = [("Mohammed Elgamal; Muhammad Elgamal.", [("Mohammed Elgamal", None, []), ("Muhammad Elgamal", None, [])])]
+    tables = table_of(documents, corpus, encoder)
+    vectors = encoder.encode(["a sentence"]).vectors
+    other = {"vector_id": ["s"], "vector": list(vectors), "num_tokens": [3], "cut_tokens": [0]}
+    tables["vectors"] = pa.concat_tables([tables["vectors"], schemas.VECTORS.build(other)])
+    item = schemas.EMBEDDINGS.build({"kind": ["sentence"], "item_id": ["s"], "vector_id": ["s"]})
+    tables["embeddings"] = pa.concat_tables([tables["embeddings"], item])
+    assert s06_govern.STAGE.narrow is not None
+    narrowed = s06_govern.STAGE.narrow(tables)
+    assert narrowed["vectors"].num_rows == 2
+    whole, less = (s06_govern.STAGE.run(some, config=GovernConfig()) for some in (tables, narrowed))
+    assert all(whole[name].equals(less[name]) for name in whole)
+
+
 def test_types_must_agree_and_unknown_agrees_with_all(corpus: Run) -> None:
     def pair(first: str | None, second: str | None) -> set[frozenset[str]]:
         return align([("S\u00e3o Paulo; Sao Paulo.", [("S\u00e3o Paulo", first, []), ("Sao Paulo", second, [])])], corpus)

@@ -37,6 +37,7 @@ _INITIALS = re.compile(r"\b(?:[^\W\d_]\. ?){2,}(?:[^\W\d_]\b(?!\.))?")
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _POINT = re.compile(r"(?<=\d)[.,](?=\d)")
 _POSSESSIVE = re.compile(r"'s?$")
+_CONTRACTION = re.compile(r"'(?=(?:ll|re|ve|d|m|t)(?!\w))")  # I'll is not Ill
 _NUMBER = re.compile(r"\d")
 
 
@@ -92,7 +93,7 @@ def parts(name: str) -> Parts:
     form = _without_marks(normal_form(name))
     initialism = _INITIALS.search(form) is not None
     form = _INITIALS.sub(lambda match: match.group().replace(".", "").replace(" ", "") + " ", form)
-    form = _POINT.sub("\ue000", _THOUSANDS.sub("", form)).replace("&", " and ")
+    form = _POINT.sub("\ue000", _CONTRACTION.sub("\ue000", _THOUSANDS.sub("", form))).replace("&", " and ")
     spaced = form.split()
     possessive = len(spaced) > 1 and spaced[-1].endswith(("'s", "s'"))
     if possessive:

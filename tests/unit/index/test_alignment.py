@@ -162,6 +162,7 @@ Old Kent Road|New Kent Road
 Iron Man 2|Iron Man
 The Sun|Sunday
 Census|Censuses
+I'll|Ill
 McDonald's|McDonald
 Lee Roy Selmon's|Lee Roy Selmon
 Walt Disney Company|Walt Disney

@@ -23,6 +23,8 @@ from gpu_rag.index.s04_extract import ExtractConfig
 from gpu_rag.index.s05_embed import EmbedConfig
 from gpu_rag.index.s06_govern import GovernConfig
 from gpu_rag.index.s07_graph import GraphConfig
+from gpu_rag.index.s08_communities import CommunitiesConfig
+from gpu_rag.index.s09_summarize import SummarizeConfig
 from gpu_rag.query.s01_demand import DemandConfig
 from gpu_rag.query.s03_retrieve import RetrieveConfig
 from gpu_rag.query.s04_merge import MergeConfig
@@ -32,7 +34,7 @@ from gpu_rag.query.s07_suffice import SufficeConfig
 from gpu_rag.query.s08_answer import AnswerConfig
 from gpu_rag.stage import NoConfig, Stage
 
-INDEX_SECTIONS = ("ingest", "profile", "chunk", "extract", "embed", "govern", "graph")
+INDEX_SECTIONS = ("ingest", "profile", "chunk", "extract", "embed", "govern", "graph", "communities", "summarize")
 _ENCODER_GPU_SHARE = 0.1  # of one GPU, at least, for an encoder's weights and activations
 QUERY_SECTIONS = ("demand", "retrieve", "merge", "select", "ground", "suffice", "answer")
 
@@ -53,6 +55,8 @@ class Config(BaseModel):
     embed: EmbedConfig = EmbedConfig()
     govern: GovernConfig = GovernConfig()
     graph: GraphConfig = GraphConfig()
+    communities: CommunitiesConfig = CommunitiesConfig()
+    summarize: SummarizeConfig = SummarizeConfig()
     demand: DemandConfig = DemandConfig()
     retrieve: RetrieveConfig = RetrieveConfig()
     merge: MergeConfig = MergeConfig()

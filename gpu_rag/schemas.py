@@ -434,6 +434,16 @@ COMMUNITIES = TableSchema(
     key=("community_id",),
 )  # fmt: skip
 
+COMMUNITY_COUNTS = TableSchema(
+    "community_counts", 1,
+    pa.schema([
+        column("measure", STRING),  # entities | edges | communities | isolated
+        column("before", pa.int64()),  # in the raw graph
+        column("after", pa.int64()),  # in the governed graph
+    ]),
+    key=("measure",),
+)  # fmt: skip
+
 SPAN = struct_of(chunk_id=STRING, doc_id=STRING, start=OFFSET, end=OFFSET)
 SUMMARIES = TableSchema(
     "summaries", 1,

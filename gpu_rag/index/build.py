@@ -4,7 +4,7 @@ The order of the stages stands in `INDEX`. Whatever an earlier run, killed or fi
 not computed again; another corpus or config makes a new generation there.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,7 +22,18 @@ from gpu_rag.engines.token_counter import open_token_counter, tokenizer_identity
 from gpu_rag.engines.workers import WorkerPool
 from gpu_rag.errors import ConfigError, EngineError
 from gpu_rag.ids import content_hash
-from gpu_rag.index import published_graph, s02_profile, s03_chunk, s04_extract, s05_embed, s06_govern, s07_graph, s10_publish
+from gpu_rag.index import (
+    published_graph,
+    s02_profile,
+    s03_chunk,
+    s04_extract,
+    s05_embed,
+    s06_govern,
+    s07_graph,
+    s08_communities,
+    s09_summarize,
+    s10_publish,
+)
 from gpu_rag.index.s01_ingest import Corpus, read_corpus
 from gpu_rag.pipeline import Executor
 from gpu_rag.stage import NoConfig, RowStage, Stage
@@ -47,6 +58,8 @@ INDEX: tuple[Stage, ...] = (
     s05_embed.STAGE,
     s06_govern.STAGE,
     s07_graph.STAGE,
+    s08_communities.STAGE,
+    s09_summarize.STAGE,
     s10_publish.STAGE,
 )
 _INGEST = "01_ingest"
@@ -178,7 +191,7 @@ def _run_stages(
     artifacts = {_INGEST: _keep_documents(executor.root, source.documents), RECORDED: _keep_recorded(executor.root, source)}
     hashes = {file["table"]: file["content_hash"] for artifact in artifacts.values() for file in _tables_of(artifact)}
     reports = []
-    for stage in INDEX:
+    for at, stage in enumerate(INDEX):
         section = getattr(config, stage.name, NoConfig())
         if isinstance(stage, RowStage):
             outputs, report = executor.rows(stage, section, tables)
@@ -192,12 +205,23 @@ def _run_stages(
         tables |= outputs
         hashes |= {file["table"]: file["content_hash"] for file in _tables_of(artifacts[stage.label])}
         reports.append(report)
+        if stage is s07_graph.STAGE:
+            edges_key = artifacts[stage.label].manifest["key"]
+            artifacts[published_graph.LABEL] = published_graph.keep_published_graph(executor.root, tables, edges_key)
+        _forget_read(tables, INDEX[at + 1 :])
     artifacts[WORK_KEYS] = keep_work_keys(executor.root, executor.work_keys)
-    artifacts[published_graph.LABEL] = published_graph.keep_published_graph(
-        executor.root, tables, artifacts[s07_graph.STAGE.label].manifest["key"]
-    )
     counts = {str(row["table"]): int(row["rows"]) for row in tables["counts"].to_pylist()}
     return artifacts, reports, counts
+
+
+def _forget_read(tables: dict[str, pa.Table], following: Sequence[Stage]) -> None:
+    """Let go of what no later stage reads: memory follows what is in use, not all that was made."""
+    for name in list(tables):
+        readers = [stage for stage in following if name in stage.reads]
+        if readers == [s10_publish.STAGE]:
+            tables[name] = s10_publish.references_of(name, tables[name])
+        elif not readers and name != "counts":
+            del tables[name]
 
 
 def _tables_of(artifact: Artifact) -> Iterator[dict[str, Any]]:

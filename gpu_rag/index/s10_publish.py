@@ -25,10 +25,18 @@ _REFERENCES = (
     ("edges", "source_id", "nodes", "node_id"),
     ("edges", "target_id", "nodes", "node_id"),
     ("embeddings", "vector_id", "vectors", "vector_id"),
+    ("entities", "canonical_id", "entities", "entity_id"),
+    ("descriptions", "entity_id", "entities", "entity_id"),
+    ("descriptions", "mention_id", "mentions", "mention_id"),
+    ("profiles", "doc_id", "documents", "doc_id"),
+    ("communities", "parent_id", "communities", "community_id"),
+    ("communities", "members", "entities", "entity_id"),
+    ("summaries", "community_id", "communities", "community_id"),
+    ("summary_vectors", "community_id", "communities", "community_id"),
 )
 _TABLES = (
     "documents", "chunks", "sentences", "entities", "mentions", "relations", "facts", "links", "nodes", "edges", "vectors",
-    "embeddings",
+    "embeddings", "profiles", "descriptions", "communities", "summaries", "summary_vectors",
 )  # fmt: skip
 
 
@@ -40,7 +48,9 @@ def publish(tables: Tables, *, config: NoConfig) -> dict[str, pa.Table]:
     """
     for table, name, target, target_name in _REFERENCES:
         known = tables[target].column(target_name).combine_chunks()
-        values = tables[table].column(name)
+        values = tables[table].column(name).drop_null()
+        if pa.types.is_list(values.type):
+            values = pc.list_flatten(values)
         dangling = values.filter(pc.invert(pc.is_in(values, value_set=known)))
         if len(dangling):
             raise StoreError(f"table {table}, column {name}: {len(dangling)} ids not in {target}, first {dangling[0]}")
@@ -62,7 +72,7 @@ def _narrow(tables: Tables) -> Tables:
 STAGE = TableStage(
     number=10,
     name="publish",
-    version=1,
+    version=2,
     reads=_TABLES,
     writes=(schemas.COUNTS,),
     cardinality=Cardinality.MANY_TO_MANY,

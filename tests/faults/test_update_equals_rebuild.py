@@ -113,7 +113,7 @@ def compare(updated: Generation, rebuilt: Generation) -> None:
         for file in entry["files"].values()
         if "table" in file
     }
-    assert {"nodes", "edges", "links", "mentions", "relations", "entities"} <= names.keys()
+    assert {"nodes", "edges", "links", "mentions", "relations", "entities", "communities", "summaries"} <= names.keys()
     for name, schema in names.items():
         first, second = table_of(updated, schema), table_of(rebuilt, schema)
         for column in schema.schema.names:

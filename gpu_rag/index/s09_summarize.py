@@ -1,0 +1,275 @@
+"""Stage 09, summarize: what the documents say of each community, every sentence bound to spans.
+
+Input:  `schemas.COMMUNITIES`, `ENTITIES`, `LINKS`, `RELATIONS`, `SENTENCES`.
+Output: `schemas.SUMMARIES` and `SUMMARY_VECTORS`, n and one per community.
+Device: as the encoder; `llm` asks the run's language model.
+Source: S of G(D) in PAGE-RAG (papers/page-rag.txt).
+
+The content of a piece of work is the members' names and the sentences that name them, no ids and no offsets: a summary is made
+again only if its evidence changed. Methods:
+- `extractive`: the sentences that together name most of what the community is about: greedily the one that adds most, where
+  a member counts by how many pieces of evidence name it (budgeted maximum coverage), the shorter of equals.
+- `llm`: sentences of a language model, each with the labels of the evidence that it rests on.
+A community whose members no sentence names (in titles alone) is `empty`.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from gpu_rag import schemas
+from gpu_rag.engines.encoder import Encoder
+from gpu_rag.engines.generation import Generation, Message, TextGenerator
+from gpu_rag.engines.usage import usage_columns
+from gpu_rag.ids import canonical_json
+from gpu_rag.index.community_evidence import Places, collect_evidence
+from gpu_rag.prompts import PromptName, prompt_text, render
+from gpu_rag.prompts.shapes import LONG_TEXT, Schema, closed, label_of, label_position
+from gpu_rag.schemas import TEXT, column, list_of, struct_of
+from gpu_rag.spans import is_blank
+from gpu_rag.stage import WORK_COLUMNS, Cardinality, Resources, RowStage, Tables
+
+_PROMPT_VALUES = ("names", "sentences", "max_sentences")
+_MAX_LABELS = 3  # evidence of one sentence
+_EVIDENCE = struct_of(text=TEXT, members=list_of(pa.int32()))  # members: positions in `names`
+_SENTENCE = struct_of(text=TEXT, evidence=list_of(pa.int32()))  # evidence: positions in the content's evidence
+
+
+class LlmSummarizeConfig(BaseModel):
+    """What the model is asked.
+
+    Attributes:
+        prompt: Name of a built-in prompt, or the path of a file.
+        output_tokens: Budget of one answer; tokens.
+        max_evidence: Sentences shown, at most; fewer where the context holds fewer.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    prompt: PromptName = "summarize"
+    output_tokens: PositiveInt = 768
+    max_evidence: PositiveInt = 32
+
+
+class SummarizeConfig(BaseModel):
+    """How communities are summarized.
+
+    Attributes:
+        method: `extractive` or `llm`.
+        max_sentences: Of one summary.
+        max_evidence: Sentences that a summary is made from, at most: those that name most members.
+        llm: What the method `llm` asks.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    method: Literal["extractive", "llm"] = "extractive"
+    max_sentences: PositiveInt = 5
+    max_evidence: PositiveInt = 64
+    llm: LlmSummarizeConfig = LlmSummarizeConfig()
+
+
+Summary = list[tuple[str, list[int]]]  # sentences, with positions of their evidence
+
+
+def summarize(work: pa.Table, *, config: SummarizeConfig, encoder: Encoder, llm: TextGenerator | None = None) -> pa.Table:
+    """Return the summary of each community, and its vector."""
+    rows = {row["work_key"]: row for row in work.to_pylist()}
+    states: dict[str, tuple[str, str]] = {}
+    summaries: dict[str, Summary] = {}
+    calls: dict[str, tuple[Generation, ...]] = {}
+    for key, row in rows.items():
+        states[key] = ("ok", "") if row["evidence"] else ("empty", "no sentence names its members")
+        summaries[key] = choose_sentences(row["evidence"], config.max_sentences) if config.method == "extractive" else []
+    if config.method == "llm":
+        assert llm is not None
+        for key, generation in _generations(rows, config, llm).items():
+            calls[key] = (generation,)
+            states[key], summaries[key] = _outcome(generation)
+    done = [key for key, summary in summaries.items() if summary]
+    encoded = encoder.encode([" ".join(text for text, _ in summaries[key]) for key in done], kind="passage")
+    place = {key: at for at, key in enumerate(done)}
+    results = [
+        {
+            "work_key": key,
+            "state": states[key][0],
+            "reason": states[key][1],
+            "summary": [{"text": text, "evidence": evidence} for text, evidence in summaries[key]],
+            "vector": encoded.vectors[place[key]].tolist() if key in place else [],
+            "num_tokens": int(encoded.num_tokens[place[key]]) if key in place else 0,
+            "cut_tokens": int(encoded.cut_tokens[place[key]]) if key in place else 0,
+        }
+        for key in rows
+    ]
+    table = pa.Table.from_pylist(results, schema=pa.schema([*WORK_COLUMNS, *STAGE.payload]))
+    usage = usage_columns([calls.get(key, ()) for key in rows])
+    return pa.table([*table.columns, *usage.values()], schema=STAGE.result_schema)
+
+
+def choose_sentences(evidence: Sequence[dict[str, Any]], max_sentences: int) -> Summary:
+    """Return the sentences that cover most: each time the one whose members not yet covered weigh most.
+
+    A member weighs as many pieces of evidence as name it. Of equals the shorter one, then the first. It ends when nothing is
+    added.
+    """
+    weight: dict[int, int] = {}
+    for piece in evidence:
+        for member in piece["members"]:
+            weight[member] = weight.get(member, 0) + 1
+    covered: set[int] = set()
+    chosen: Summary = []
+    while len(chosen) < max_sentences:
+        gains = [sum(weight[member] for member in set(piece["members"]) - covered) for piece in evidence]
+        best = max(range(len(evidence)), key=lambda at: (gains[at], -len(evidence[at]["text"]), -at), default=None)
+        if best is None or not gains[best]:
+            break
+        chosen.append((evidence[best]["text"], [best]))
+        covered.update(evidence[best]["members"])
+    return chosen
+
+
+def summary_prompt(row: dict[str, Any], num_shown: int, config: SummarizeConfig) -> tuple[Message, ...]:
+    """Return the messages for one community; each sentence is one line, so that no text can pass for a label of another."""
+    shown = [" ".join(piece["text"].split()) for piece in row["evidence"][:num_shown]]
+    names = [" ".join(name.split()) for name in row["names"]]
+    return render(config.llm.prompt, names=names, sentences=shown, max_sentences=config.max_sentences)
+
+
+def summary_schema(num_shown: int, config: SummarizeConfig) -> Schema:
+    """Return the JSON schema of an answer: a sentence without a label of what was shown is none."""
+    evidence = {"type": "array", "items": label_of("S", num_shown), "minItems": 1, "maxItems": _MAX_LABELS}
+    sentence = closed(text={**LONG_TEXT, "minLength": 1}, evidence=evidence)
+    return closed(sentences={"type": "array", "items": sentence, "minItems": 1, "maxItems": config.max_sentences})
+
+
+def _generations(rows: dict[str, dict[str, Any]], config: SummarizeConfig, llm: TextGenerator) -> dict[str, Generation]:
+    asked = {key: row for key, row in rows.items() if row["evidence"]}
+    shown = {key: _num_that_fit(row, config, llm) for key, row in asked.items()}
+    requests = [
+        llm.request(
+            key, summary_prompt(row, shown[key], config), config.llm.output_tokens, schema=summary_schema(shown[key], config)
+        )
+        for key, row in asked.items()
+    ]
+    return llm.generate(requests)
+
+
+def _num_that_fit(row: dict[str, Any], config: SummarizeConfig, llm: TextGenerator) -> int:
+    """Return how many sentences are shown: halved until the prompt fits; with one it is sent, and may be too long."""
+    num_shown = min(len(row["evidence"]), config.llm.max_evidence)
+    room = llm.prompt_budget(config.llm.output_tokens)
+    while num_shown > 1 and llm.count_tokens([summary_prompt(row, num_shown, config)])[0] > room:
+        num_shown //= 2
+    return num_shown
+
+
+def _outcome(generation: Generation) -> tuple[tuple[str, str], Summary]:
+    """Return state and reason, and the sentences that say something."""
+    if not generation.ok:
+        return (generation.state, generation.reason), []
+    sentences = [
+        (" ".join(sentence["text"].split()), sorted({label_position(label) for label in sentence["evidence"]}))
+        for sentence in generation.value["sentences"]
+        if not is_blank(sentence["text"])
+    ]
+    return (("ok", generation.reason) if sentences else ("invalid", "every sentence is blank")), sentences
+
+
+def _content(tables: Tables, config: SummarizeConfig) -> pa.Table:
+    """Return members and evidence of each community, as texts."""
+    found = collect_evidence(tables, config.max_evidence)
+    communities, entities = tables["communities"], tables["entities"]
+    names = entities.column("name").to_pylist()
+    row_of = {entity: row for row, entity in enumerate(entities.column("entity_id").to_pylist())}
+    members = [[row_of[member] for member in inside] for inside in communities.column("members").to_pylist()]
+    bounds = np.searchsorted(found.community, np.arange(communities.num_rows + 1))
+    texts = found.texts.take(pa.array(found.text)).to_pylist()
+    rows = []
+    for community, inside in enumerate(members):
+        # Names in order of text, not of id: the work must not depend on ids.
+        order = sorted(inside, key=lambda entity: (names[entity], entity))
+        position = {entity: at for at, entity in enumerate(order)}
+        evidence = [
+            {
+                "text": texts[v],
+                "members": sorted(position[e] for e in found.entities[found.entity_indptr[v] : found.entity_indptr[v + 1]]),
+            }
+            for v in range(bounds[community], bounds[community + 1])
+        ]
+        rows.append(([names[entity] for entity in order], evidence))
+    return pa.table(
+        {
+            "row_id": communities.column("community_id"),
+            "names": pa.array([row[0] for row in rows], list_of(TEXT)),
+            "evidence": pa.array([row[1] for row in rows], list_of(_EVIDENCE)),
+        }
+    )
+
+
+def _assemble(tables: Tables, results: pa.Table, config: SummarizeConfig) -> dict[str, pa.Table]:
+    done = results.filter(pc.equal(results.column("state"), "ok"))
+    columns: dict[str, list[Any]] = {name: [] for name in schemas.SUMMARIES.schema.names}
+    for community, order, text, spans in _bound_sentences(tables, done, config):
+        for name, value in zip(columns, (community, order, text, spans), strict=True):
+            columns[name].append(value)
+    vectors = done.rename_columns({"row_id": "community_id"}).select(schemas.SUMMARY_VECTORS.schema.names)
+    return {
+        "summaries": schemas.SUMMARIES.build(columns),
+        "summary_vectors": schemas.SUMMARY_VECTORS.sort(vectors.cast(schemas.SUMMARY_VECTORS.schema)),
+    }
+
+
+def _bound_sentences(
+    tables: Tables, done: pa.Table, config: SummarizeConfig
+) -> Iterator[tuple[str, int, str, list[dict[str, Any]]]]:
+    """Yield (community, order, text, spans) of every sentence: the places of the evidence that it rests on."""
+    found = collect_evidence(tables, config.max_evidence)
+    community_ids = tables["communities"].column("community_id").to_pylist()
+    begin_of = dict(zip(community_ids, np.searchsorted(found.community, np.arange(len(community_ids))).tolist(), strict=True))
+    places = Places(tables["sentences"])
+    for row in done.select(["row_id", "summary"]).to_pylist():
+        for order, sentence in enumerate(row["summary"]):
+            texts = [found.texts[int(found.text[begin_of[row["row_id"]] + at])].as_py() for at in sentence["evidence"]]
+            yield row["row_id"], order, sentence["text"], [span for text in texts for span in places.of(text)]
+
+
+def _engines(config: SummarizeConfig) -> tuple[str, ...]:
+    return ("encoder", "llm") if config.method == "llm" else ("encoder",)
+
+
+def _texts(config: SummarizeConfig) -> dict[str, str]:
+    if config.method != "llm":
+        return {}
+    schema = canonical_json(summary_schema(1, config))
+    return {"summarize prompt": prompt_text(config.llm.prompt, _PROMPT_VALUES), "summarize schema": schema}
+
+
+def _not_keyed(config: SummarizeConfig) -> dict[str, Any]:
+    """Leave out the model's settings where it is not asked, and else the prompt's name: its text is keyed."""
+    return {"llm": {"prompt"} if config.method == "llm" else True, "max_evidence": True}
+
+
+STAGE = RowStage(
+    number=9,
+    name="summarize",
+    version=1,
+    reads=("communities", "entities", "links", "relations", "sentences"),
+    writes=(schemas.SUMMARIES, schemas.SUMMARY_VECTORS),
+    cardinality=Cardinality.ONE_TO_MANY,
+    engines=_engines,
+    resources=Resources(gpus=1),
+    not_keyed=_not_keyed,
+    texts=_texts,
+    uses_llm=True,
+    payload=pa.schema([
+        column("summary", list_of(_SENTENCE)),
+        column("vector", list_of(pa.float32())),
+        column("num_tokens", pa.int32()),
+        column("cut_tokens", pa.int32()),
+    ]),
+    content=_content,
+    run=summarize,
+    assemble=_assemble,
+)  # fmt: skip

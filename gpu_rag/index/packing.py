@@ -8,6 +8,7 @@ Tokens are those of the text that is embedded: title, line feed and chunk, or th
 title so long that less than a quarter of `max_tokens` would be left leaves that quarter nevertheless.
 """
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -17,6 +18,8 @@ import numpy as np
 from gpu_rag.engines.token_counter import TokenCounter
 from gpu_rag.index.sentences import Span, covering_sentences
 from gpu_rag.spans import is_blank
+
+_SPEAKER = re.compile(r"\s*[A-Z][A-Z .'-]{1,30}[.:]\s*")
 
 
 class Limits(NamedTuple):
@@ -152,6 +155,10 @@ def _pack(units: Sequence[_Unit], measure: _Measure) -> list[Span]:
             last += 1
         if last < len(units):
             last = _paragraph_end(units, first, max(done, first), last, size)
+            while last - 1 > max(done, first) and _SPEAKER.fullmatch(
+                measure.source, units[last - 1].start, units[last - 1].end
+            ):
+                last -= 1  # who speaks stays with what is said
         spans.append((units[first].start, units[last - 1].end))
         done = last
         following = done - _repeated(units, first, done, measure)

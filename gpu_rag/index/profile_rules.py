@@ -61,6 +61,7 @@ _DEFINE = re.compile(
     r"\b(?:is|are) (?:a|an|the|any|one of|called|known as|defined|used|made up|composed|usually|often|typically)\b"
     r"|\b(?:refers? to|means? that|defined as|known as|consists? of|such as|kinds? of|types? of|classified|also called)\b"
 )
+_NO_TOPICS = FUNCTION_WORDS | PAST | PRESENT | THIRD_PERSON | FIRST_OR_SECOND_PERSON | TIME | ARGUE | COMMON
 _EVIDENT = 1.0  # of a score, per hundred words: below, nothing speaks for the mode
 
 
@@ -107,7 +108,8 @@ def profile_document(title: str, text: str) -> Profile:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text in lower case, without the English possessive."""
-    return [_POSSESSIVE.sub("", match.group().lower()) for match in _WORD.finditer(text)]
+    words = (match.group().lower() for match in _WORD.finditer(text))
+    return [_POSSESSIVE.sub("", word) if "'" in word or "\u2019" in word else word for word in words]
 
 
 def surface_cues(text: str, words: list[str]) -> Cues:
@@ -163,9 +165,7 @@ def topics_of(title: str, source: str, words: list[str]) -> list[str]:
 
 def _tells(word: str) -> bool:
     """Return whether a word can be a topic: neither a function word nor one of the cues, and no run of unspaced script."""
-    if word in FUNCTION_WORDS or _UNSPACED.match(word) or len(word) < 3:
-        return False
-    return not any(word in cues for cues in (PAST, PRESENT, THIRD_PERSON, FIRST_OR_SECOND_PERSON, TIME, ARGUE, COMMON))
+    return len(word) > 2 and word not in _NO_TOPICS and not _UNSPACED.match(word)
 
 
 def _form(title: str, head: str, sections: tuple[Section, ...], cues: Cues, mode: str) -> str:

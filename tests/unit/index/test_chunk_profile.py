@@ -101,6 +101,14 @@ def test_a_cut_moves_back_to_the_end_of_a_paragraph_in_the_second_half() -> None
     assert not any("\n" in row["text"] for row in whole)
 
 
+def test_a_speaker_stays_with_what_is_said() -> None:
+    play = " ".join(f"ANNA. I saw gull {number} there. BEN. It has flown to wall {number} again." for number in range(60))
+    rows = chunks("", play, SMALL.model_copy(update={"overlap_tokens": 0}))
+    assert len(rows) > 10
+    assert not any(row["text"].rstrip().endswith(("ANNA.", "BEN.")) for row in rows)
+    assert_sound("", play, rows, SMALL)
+
+
 def test_no_chunk_reaches_over_a_chapter_and_scope_shows_exactly_what_was_read() -> None:
     names = [f"Chapter {number}" for number in (1, 2, 3)]
     text = "It begins.\n\n" + "\n\n".join(f"{name}\n\n{paragraphs(TOLD[:30])}" for name in names)

@@ -1,6 +1,8 @@
 """Headings and sections: every form of heading beside a near text that is none."""
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpu_rag.index.heading_words import cjk_number_of, number_of
 from gpu_rag.index.headings import division
@@ -224,3 +226,34 @@ def test_odd_texts_give_sections_inside_of_them(text: str) -> None:
         assert isinstance(section, Section)
         assert 0 <= section.start < section.end <= len(text)
         assert section.title.strip()
+
+
+_LINE = st.one_of(
+    st.sampled_from([
+        "Chapter 1", "CHAPTER II.", "PART ONE", "1. Data", "2. More", "1.1 Sub", "I", "II.", "# One", "## Two", "====", "---", "",
+        "ALL IN CAPITALS", "Preface", "Contents", "Some words of text.", "Chapter 3 ....... 4", "```", "  ", "\u7b2c1\u7ae0",
+        "x" * 2500 + ". CHAPTER IV. NAMES. And on. PREFACE. It ends",
+    ]),
+    st.text(max_size=20),
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(_LINE, max_size=30), st.integers(0, 5))
+def test_sections_of_any_text_are_in_order_nested_and_not_blank(lines: list[str], start: int) -> None:
+    text = "\n".join(lines)
+    found = find_sections(text, min(start, len(text)))
+    assert [section.start for section in found] == sorted({section.start for section in found})
+    open_: list[Section] = []
+    for section in found:
+        assert start <= section.start < section.end <= len(text)
+        assert section.title.strip()
+        while open_ and open_[-1].end <= section.start:
+            open_.pop()
+        assert not open_ or (open_[-1].level < section.level and section.end <= open_[-1].end)
+        open_.append(section)
+    boundary = boundary_of(found)
+    starts = boundary_starts(found, boundary)
+    assert (boundary == "none") == (not starts)
+    assert set(starts) <= {section.start for section in found}
+    assert set(cut_points(text, found, boundary)) <= {section.start for section in found}

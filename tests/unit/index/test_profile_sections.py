@@ -1,5 +1,8 @@
 """Headings and sections: every form of heading beside a near text that is none."""
 
+import json
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from gpu_rag.index.sections import (
     find_sections,
     section_paths,
 )
+from gpu_rag.spans import body_start, source_text
 
 BODY = "The rain had stopped and nobody said a word about it, since there was nothing more to say that day. " * 4
 
@@ -257,3 +261,19 @@ def test_sections_of_any_text_are_in_order_nested_and_not_blank(lines: list[str]
     assert (boundary == "none") == (not starts)
     assert set(starts) <= {section.start for section in found}
     assert set(cut_points(text, found, boundary)) <= {section.start for section in found}
+
+
+def test_the_chapters_acts_and_scenes_of_the_novels_are_found_and_not_their_lists(data_root: Any) -> None:
+    found = {}
+    for line in (data_root / "novels3" / "corpus.jsonl").open(encoding="utf-8"):
+        row = json.loads(line)
+        source = source_text(row["title"], row["text"])
+        sections = find_sections(source, body_start(row["title"], row["text"]))
+        starts = boundary_starts(sections, boundary_of(sections))
+        titles_of = {section.start: section.title for section in sections}
+        found[row["doc_id"]] = [titles_of[start] for start in starts]
+        assert all(source[start:].startswith(titles_of[start].split()[0]) for start in starts)
+    health, play, scenes = (found[f"grb_novel-{number}"] for number in ("000008", "000012", "000015"))
+    assert [division(title) for title in health] == [("chapter", number) for number in range(1, 20)]
+    assert play == ["THE FIRST ACT.", "THE SECOND ACT.", "THE THIRD ACT."]
+    assert [division(title) for title in scenes] == [("scene", number) for number in range(1, 8)]

@@ -179,16 +179,21 @@ def _paragraph_end(units: Sequence[_Unit], first: int, done: int, last: int, siz
 
 
 def _repeated(units: Sequence[_Unit], first: int, done: int, measure: _Measure) -> int:
-    """Return how many units the next chunk repeats: whole sentences within the overlap that leave room for the next unit."""
+    """Return how many units the next chunk repeats: whole sentences within the overlap that leave room for the next unit.
+
+    They are less than half of the characters too: a million letters without a space are a handful of tokens.
+    """
     if done >= len(units):
         return 0
     limits, room = measure.limits, measure.room(units[done].start)
     most = min(limits.overlap_tokens, room - units[done].num_tokens, room // 2)
+    half = (units[first].start + units[done - 1].end) // 2
     count, tokens = 0, 0
     while done - count - 1 > first:
         before = units[done - count - 1]
         tokens += before.num_tokens
-        if tokens > most or units[done].end - before.start > limits.max_chars:
+        too_long = before.start < half or units[done].end - before.start > limits.max_chars
+        if tokens > most or too_long:
             break
         count += 1
     return count

@@ -177,6 +177,7 @@ def test_odd_texts_are_bounded_and_covered(text: str) -> None:  # C6, C9
     config = ChunkConfig(preset="profile")
     rows = chunks("A title", text, config)
     assert_sound("A title", text, rows, config)
+    assert sum(len(row["text"]) for row in rows) < 2 * len(text) + 100
 
 
 def test_a_title_that_takes_most_of_the_room_leaves_a_quarter() -> None:

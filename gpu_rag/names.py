@@ -233,12 +233,18 @@ def without_parenthesis(name: str) -> str:
     return _TRAILING_PARENTHESIS.sub("", name).strip() or name
 
 
-class _Token(NamedTuple):
-    start: int
-    end: int
-    folded: str
-    opens: bool  # False where the token starts inside a CamelCase word
-    closes: bool
+class _Tokens(NamedTuple):
+    """Tokens of a text, as columns; `within` and `unfinished` have those that do not start and do not end a word."""
+
+    starts: list[int]
+    ends: list[int]
+    codes: list[int]
+    within: set[int]
+    unfinished: set[int]
+
+
+_NO_NAMES: list[tuple[int, str, str]] = []
+_Words = dict[str, "int | tuple[tuple[int, int, int], ...]"]  # code of a word, or start, end and code of its parts
 
 
 class Gazetteer:
@@ -252,73 +258,95 @@ class Gazetteer:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Build the lookup; the index of a name is its place in `names`."""
-        self._forms: dict[str, str] = {}
-        self._root = _Node()
+        self._codes: dict[str, int] = {}  # by folded token
+        self._function_words: set[int] = set()  # their codes
+        self._next: dict[int, int] = {}  # node << 32 | code of a token -> node; node 0 is where names begin
+        self._names: dict[int, list[tuple[int, str, str]]] = {}  # node -> names that end there, and the punctuation around
+        split: _Words = {}
+        whole: _Words = {}
         for index, name in enumerate(names):
             for form in sorted({name, without_parenthesis(name)}):
-                for camel in (True, False):
-                    self._add(form, camel, index)
+                self._add(form, self._tokens(form, split, camel=True, learn=True), index)
+                self._add(form, self._tokens(form, whole, camel=False, learn=True), index)
+        self._words: _Words = {}
 
     def find(self, text: str) -> list[tuple[int, int, int]]:
         """Return (start, end, name index) of the names in a text, in order, longest at each place, without overlap."""
-        tokens = self._tokens(text, camel=True)
+        tokens = self._tokens(text, self._words, camel=True, learn=False)
+        codes, num_tokens, step, named = tokens.codes, len(tokens.codes), self._next.get, self._names
         cased = text != text.lower()
         found: list[tuple[int, int, int]] = []
         at = 0
-        while at < len(tokens):
-            node = self._root.next.get(tokens[at].folded) if tokens[at].opens else None
-            last, names = at, None
+        while at < num_tokens:
+            node = step(codes[at]) if codes[at] >= 0 and at not in tokens.within else None
+            last, names = at, _NO_NAMES
             ahead = at
             while node is not None:
-                if node.names and tokens[ahead].closes and not (cased and _is_common(text, tokens[at : ahead + 1])):
-                    last, names = ahead, node.names
+                if (
+                    node in named
+                    and ahead not in tokens.unfinished
+                    and not (cased and self._is_common(text, tokens, at, ahead))
+                ):
+                    last, names = ahead, named[node]
                 ahead += 1
-                node = node.next.get(tokens[ahead].folded) if ahead < len(tokens) else None
-            start, end = tokens[at].start, tokens[last].end
-            for index, (before, after) in (names or {}).items():  # a name's own punctuation at its ends belongs to it
+                node = step(node << 32 | codes[ahead]) if ahead < num_tokens and codes[ahead] >= 0 else None
+            start, end = tokens.starts[at], tokens.ends[last]
+            for index, before, after in names:  # a name's own punctuation at its ends belongs to it
                 first = start - len(before) if text.endswith(before, 0, start) else start
                 found.append((first, end + len(after) if text.startswith(after, end) else end, index))
             at = last + 1
         return found
 
-    def _add(self, form: str, camel: bool, index: int) -> None:
-        tokens = self._tokens(form, camel)
-        if not 0 < len(tokens) <= _MAX_TOKENS or (len(tokens) == 1 and tokens[0].folded in FUNCTION_WORDS):
+    def _add(self, form: str, tokens: _Tokens, index: int) -> None:
+        codes = tokens.codes
+        if not 0 < len(codes) <= _MAX_TOKENS or (len(codes) == 1 and codes[0] in self._function_words):
             return
-        node = self._root
-        for token in tokens:
-            node = node.next.setdefault(token.folded, _Node())
-        node.names.setdefault(index, (form[: tokens[0].start], form[tokens[-1].end :]))
+        node = 0
+        for code in codes:
+            node = self._next.setdefault(node << 32 | code, len(self._next) + 1)
+        names = self._names.setdefault(node, [])
+        if not names or names[-1][0] != index:
+            names.append((index, form[: tokens.starts[0]], form[tokens.ends[-1] :]))
 
-    def _tokens(self, text: str, camel: bool) -> list[_Token]:
-        tokens = []
+    def _tokens(self, text: str, words: _Words, *, camel: bool, learn: bool) -> _Tokens:
+        """Return the tokens of a text; where they are not learnt, a token of no name has code -1."""
+        tokens = _Tokens([], [], [], set(), set())
+        starts, ends, codes, within, unfinished = tokens
         for match in _TOKEN.finditer(text):
             word = match.group()
-            start = match.start()
-            edges = [0, *(cut.start() for cut in _CAMEL.finditer(word)), len(word)] if camel else [0, len(word)]
-            for left, right in itertools.pairwise(edges):
-                folded = self._folded(word[left:right])
-                tokens.append(_Token(start + left, start + right, folded, left == 0, right == len(word)))
+            pieces = words.get(word)
+            if pieces is None:
+                pieces = words[word] = self._pieces(word, camel, learn)
+            if isinstance(pieces, int):
+                starts.append(match.start())
+                ends.append(match.end())
+                codes.append(pieces)
+                continue
+            within.update(range(len(codes) + 1, len(codes) + len(pieces)))
+            unfinished.update(range(len(codes), len(codes) + len(pieces) - 1))
+            for left, right, code in pieces:
+                starts.append(match.start() + left)
+                ends.append(match.start() + right)
+                codes.append(code)
         return tokens
 
-    def _folded(self, word: str) -> str:
-        form = self._forms.get(word)
-        if form is None:
-            form = self._forms[word] = normal_form(word)
-        return form
+    def _pieces(self, word: str, camel: bool, learn: bool) -> "int | tuple[tuple[int, int, int], ...]":
+        """Return the code of a word, or (start, end, code) of its parts between capitals."""
+        edges = [0, *(cut.start() for cut in _CAMEL.finditer(word)), len(word)] if camel else [0, len(word)]
+        if len(edges) == 2:
+            return self._code(word, learn)
+        return tuple((left, right, self._code(word[left:right], learn)) for left, right in itertools.pairwise(edges))
 
+    def _code(self, word: str, learn: bool) -> int:
+        folded = normal_form(word)
+        if not learn:
+            return self._codes.get(folded, -1)
+        code = self._codes.setdefault(folded, len(self._codes))
+        if folded in FUNCTION_WORDS:
+            self._function_words.add(code)
+        return code
 
-class _Node:
-    """A step in the lookup: tokens that may follow, and names that end here, with the punctuation at their ends."""
-
-    __slots__ = ("names", "next")
-
-    def __init__(self) -> None:
-        self.next: dict[str, _Node] = {}
-        self.names: dict[int, tuple[str, str]] = {}
-
-
-def _is_common(text: str, tokens: Sequence[_Token]) -> bool:
-    """Return whether the tokens have one word besides function words and it is written in lower case."""
-    content = [token for token in tokens if token.folded not in FUNCTION_WORDS] or tokens[-1:]
-    return len(content) == 1 and text[content[0].start].islower()
+    def _is_common(self, text: str, tokens: _Tokens, first: int, last: int) -> bool:
+        """Return whether the tokens have one word besides function words and it is written in lower case."""
+        content = [at for at in range(first, last + 1) if tokens.codes[at] not in self._function_words] or [last]
+        return len(content) == 1 and text[tokens.starts[content[0]]].islower()

@@ -34,10 +34,10 @@ def keep_published_graph(root: Path, tables: Tables, edges_hash: str) -> Artifac
 def _write(tables: Tables, folder: Path) -> None:
     from gpu_rag.graph import build_csr, save_csr  # torch, which a run with nothing to compute never loads
 
-    nodes = tables["nodes"].sort_by([("kind", "descending"), ("node_id", "ascending")])  # passage, then entity
+    nodes = node_ids(tables["nodes"])
     edges = tables["edges"].filter(pc.greater(tables["edges"].column("accepted"), 0))
     graph = build_csr(
-        nodes.num_rows,
+        len(nodes),
         _rows(edges.column("source_id"), nodes),
         _rows(edges.column("target_id"), nodes),
         edges.column("weight").to_numpy(),
@@ -46,6 +46,15 @@ def _write(tables: Tables, folder: Path) -> None:
     save_csr(graph, folder)
 
 
-def _rows(ids: pa.ChunkedArray, nodes: pa.Table) -> npt.NDArray[np.int64]:
-    rows = pc.index_in(ids, value_set=nodes.column("node_id").combine_chunks())
+def node_ids(nodes: pa.Table) -> pa.Array:
+    """Return the ids of passages, then those of entities of all kinds; descriptions have no edges."""
+    kinds = nodes.column("kind")
+    passages = pc.equal(kinds, "passage")
+    entities = pc.invert(pc.or_(passages, pc.equal(kinds, "description")))
+    parts = [nodes.filter(rows).sort_by("node_id").column("node_id") for rows in (passages, entities)]
+    return pa.concat_arrays([part.combine_chunks() for part in parts])
+
+
+def _rows(ids: pa.ChunkedArray, nodes: pa.Array) -> npt.NDArray[np.int64]:
+    rows = pc.index_in(ids, value_set=nodes)
     return np.asarray(rows.to_numpy(), dtype=np.int64)

@@ -1,18 +1,15 @@
 """Stage 07, graph: nodes and edges of all kinds, over the whole corpus.
 
-Input:  chunks, governed entities, mentions and relations, the vectors of entity names.
+Input:  chunks, governed entities with their descriptions, mentions and relations, the vectors of entity names.
 Output: `schemas.LINKS`, `schemas.NODES`, `schemas.EDGES`.
 Device: CPU.
 
 Edge kinds are kept apart, one row per pair and kind, with how many units stand behind it in the raw graph (`count`) and
-in the governed one (`accepted`); a system's config weighs the kinds when it builds its matrix. Every chunk and every
-entity is a node, edges or not.
+in the governed one (`accepted`); a system's config weighs the kinds when it builds its matrix. Every chunk, every entity and
+every description is a node, edges or not.
 """
 
-import math
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -21,127 +18,193 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 
 from gpu_rag import schemas
+from gpu_rag.index.coding import Ints, codes_of
 from gpu_rag.index.entities import CO_MENTIONED
-from gpu_rag.index.links import link_table
+from gpu_rag.index.links import find_names, known_names, link_table
 from gpu_rag.index.senses import linked_in_sense
 from gpu_rag.index.synonyms import synonym_pairs
+from gpu_rag.index.title_links import title_links
 from gpu_rag.stage import Cardinality, Tables, TableStage
 
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
 
-Edge = tuple[str, str, str, int, int, float]
-
 
 class GraphConfig(BaseModel):
-    """Synonym edges: least cosine, most per entity (0: none), and the letters or digits a name needs to have them."""
+    """Which edges there are beside those that extraction gives.
+
+    Attributes:
+        synonym_threshold: Least cosine of synonyms.
+        synonym_max: Synonyms that one entity proposes, at most; 0: none.
+        synonym_min_letters: Letters or digits that a name needs to have synonyms.
+        title_link_max: Pairs that one title may join: the chunks that name it times those that have it; 0: no title links.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     synonym_threshold: float = Field(default=0.8, gt=0, le=1)
     synonym_max: NonNegativeInt = 100
     synonym_min_letters: NonNegativeInt = 3
+    title_link_max: NonNegativeInt = 1000
 
 
 def graph(tables: Tables, *, config: GraphConfig) -> dict[str, pa.Table]:
     """Return links, nodes and edges."""
-    links = link_table(tables["chunks"], tables["entities"], tables["mentions"])
-    links = linked_in_sense(links, tables["entities"], tables["mentions"])
-    edges = [
-        *relation_edges(tables["relations"]),
-        *passage_entity_edges(tables["relations"]),
-        *passage_name_edges(links),
-        *synonym_edges(tables, config),
+    chunks, entities = tables["chunks"], tables["entities"]
+    names = known_names(chunks, entities)
+    places = find_names(chunks, names.surfaces)
+    links = link_table(chunks, entities, tables["mentions"], names, places)
+    links = linked_in_sense(links, entities, tables["mentions"])
+    chunk_ids, entity_ids = _sorted_ids(chunks, "chunk_id"), _sorted_ids(entities, "entity_id")
+    kinds = [
+        _relation_edges(tables["relations"], entity_ids),
+        _passage_entity_edges(tables["relations"], chunk_ids, entity_ids),
+        _passage_name_edges(links, chunk_ids, entity_ids),
+        _synonym_edges(tables, entity_ids, config),
     ]
-    names = schemas.EDGES.schema.names
-    columns = zip(*edges, strict=True) if edges else [()] * len(names)
+    if config.title_link_max:
+        found = title_links(chunks, entities, names, places, config.title_link_max)
+        ends = (chunk_ids.take(pa.array(found.first)), chunk_ids.take(pa.array(found.second)))
+        kinds.append(_edges("title_link", *ends, found.num_places, found.num_places, found.weight))
+    edges = pa.concat_tables(kinds)
     return {
         "links": links,
         "nodes": _nodes(tables),
-        "edges": schemas.EDGES.build({name: list(values) for name, values in zip(names, columns, strict=True)}),
+        "edges": schemas.EDGES.build({name: edges.column(name) for name in edges.column_names}),
     }
 
 
-def relation_edges(relations: pa.Table) -> Iterator[Edge]:
-    """Yield one edge per pair of entities that a relation names; a relation of an entity with itself gives none.
+def _relation_edges(relations: pa.Table, entity_ids: pa.Array) -> pa.Table:
+    """Return one edge per pair of entities that a relation names; a relation of an entity with itself gives none.
 
     Co-mentions are no edges here: the names of one sentence are joined through their passage already.
     """
-    counts: Counter[tuple[str, str]] = Counter()
-    accepted: Counter[tuple[str, str]] = Counter()
-    for subject, object_, _, decision in _stated(relations):
-        if subject != object_:
-            pair = (min(subject, object_), max(subject, object_))
-            counts[pair] += 1
-            accepted[pair] += decision == "accept"
-    for pair, count in counts.items():
-        yield "relation", *pair, count, accepted[pair], float(count)
+    stated = _stated(relations)
+    subject, object_ = (codes_of(stated.column(name), entity_ids) for name in ("subject_id", "object_id"))
+    apart = subject != object_
+    low, high = np.minimum(subject, object_)[apart], np.maximum(subject, object_)[apart]
+    first, second, count, accepted = _counted(low, high, len(entity_ids), _accepted(stated)[apart])
+    return _edges("relation", _ids(entity_ids, first), _ids(entity_ids, second), count, accepted, count)
 
 
-def passage_entity_edges(relations: pa.Table) -> Iterator[Edge]:
-    """Yield one edge of weight 1 per chunk and entity at an end of one of its relations."""
-    counts: Counter[tuple[str, str]] = Counter()
-    accepted: Counter[tuple[str, str]] = Counter()
-    for subject, object_, chunk, decision in _stated(relations):
-        for entity in {subject: None, object_: None}:
-            counts[chunk, entity] += 1
-            accepted[chunk, entity] += decision == "accept"
-    for pair, count in counts.items():
-        yield "passage_entity", *pair, count, accepted[pair], 1.0
+def _passage_entity_edges(relations: pa.Table, chunk_ids: pa.Array, entity_ids: pa.Array) -> pa.Table:
+    """Return one edge of weight 1 per chunk and entity at an end of one of its relations."""
+    stated = _stated(relations)
+    chunk, taken = codes_of(stated.column("chunk_id"), chunk_ids), _accepted(stated)
+    subject, object_ = (codes_of(stated.column(name), entity_ids) for name in ("subject_id", "object_id"))
+    apart = subject != object_
+    chunk, entity = np.concatenate([chunk, chunk[apart]]), np.concatenate([subject, object_[apart]])
+    taken = np.concatenate([taken, taken[apart]])
+    first, second, count, accepted = _counted(chunk, entity, len(entity_ids), taken)
+    return _edges("passage_entity", _ids(chunk_ids, first), _ids(entity_ids, second), count, accepted, np.ones(len(count)))
 
 
-def passage_name_edges(links: pa.Table) -> Iterator[Edge]:
-    """Yield one edge per chunk and entity linked in it, of weight 1 / log2(1 + chunks that the entity is linked in)."""
-    counts = Counter(zip(links.column("chunk_id").to_pylist(), links.column("entity_id").to_pylist(), strict=True))
-    num_chunks = Counter(entity for _, entity in counts)
-    for (chunk, entity), count in counts.items():
-        yield "passage_name", chunk, entity, count, count, 1.0 / math.log2(1 + num_chunks[entity])
+def _passage_name_edges(links: pa.Table, chunk_ids: pa.Array, entity_ids: pa.Array) -> pa.Table:
+    """Return one edge per chunk and entity linked in it, of weight 1 / log2(1 + chunks that the entity is linked in)."""
+    chunk, entity = codes_of(links.column("chunk_id"), chunk_ids), codes_of(links.column("entity_id"), entity_ids)
+    first, second, count, accepted = _counted(chunk, entity, len(entity_ids), np.ones(len(chunk), bool))
+    weight = 1.0 / np.log2(1.0 + np.bincount(second, minlength=len(entity_ids))[second])
+    return _edges("passage_name", _ids(chunk_ids, first), _ids(entity_ids, second), count, accepted, weight)
 
 
-def synonym_edges(tables: Tables, config: GraphConfig) -> Iterator[Edge]:
-    """Yield one edge per pair of entities whose name vectors are alike, of their cosine as weight."""
+def _synonym_edges(tables: Tables, entity_ids: pa.Array, config: GraphConfig) -> pa.Table:
+    """Return one edge per pair of entities whose name vectors are alike, of their cosine as weight."""
     if not config.synonym_max:
-        return
-    entities = tables["entities"]
-    forms = zip(entities.column("entity_id").to_pylist(), entities.column("normal_form").to_pylist(), strict=True)
-    named = {entity for entity, form in forms if len(_LETTER_OR_DIGIT.findall(form)) >= config.synonym_min_letters}
-    entity_ids, vectors = _entity_vectors(tables, named)
-    pairs = synonym_pairs(vectors, config.synonym_threshold, config.synonym_max)
-    for first, second, cosine in zip(*(values.tolist() for values in pairs), strict=True):
-        yield "synonym", entity_ids[first], entity_ids[second], 1, 1, cosine
+        return schemas.EDGES.empty()
+    entities, vectors_MD = _name_vectors(tables, entity_ids, config.synonym_min_letters)
+    first, second, cosine = synonym_pairs(vectors_MD, config.synonym_threshold, config.synonym_max)
+    one = np.ones(len(first), np.int64)
+    return _edges("synonym", _ids(entity_ids, entities[first]), _ids(entity_ids, entities[second]), one, one, cosine)
 
 
-def _entity_vectors(tables: Mapping[str, pa.Table], named: set[str]) -> tuple[list[str], NDArray[np.float32]]:
-    """Return the named entities that have a vector, sorted by id, and their vectors float32 (M, D)."""
+def _name_vectors(tables: Tables, entity_ids: pa.Array, min_letters: int) -> tuple[Ints, NDArray[np.float32]]:
+    """Return the entities with enough letters that have a vector, by id, and their vectors float32 (M, D)."""
     embeddings = tables["embeddings"].filter(pc.equal(tables["embeddings"].column("kind"), "entity"))
-    items = zip(embeddings.column("item_id").to_pylist(), embeddings.column("vector_id").to_pylist(), strict=True)
-    vector_ids = {entity: vector for entity, vector in items if entity in named}
-    entity_ids = sorted(vector_ids)
-    if not entity_ids:
-        return [], np.empty((0, 0), np.float32)
-    rows = pc.index_in(pa.array([vector_ids[entity] for entity in entity_ids]), tables["vectors"].column("vector_id"))
-    vectors = tables["vectors"].column("vector").take(rows).combine_chunks()
-    return entity_ids, vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(entity_ids), -1)
+    item = codes_of(entity_ids, embeddings.column("item_id").combine_chunks())
+    vector_ids = embeddings.column("vector_id").take(pa.array(item, mask=item < 0))
+    rows = codes_of(vector_ids, tables["vectors"].column("vector_id").combine_chunks())
+    forms = tables["entities"].sort_by("entity_id").column("normal_form").to_pylist()
+    named = np.array([len(_LETTER_OR_DIGIT.findall(form)) >= min_letters for form in forms], bool)
+    entities = np.flatnonzero(named & (rows >= 0))
+    if not len(entities):
+        return entities, np.empty((0, 0), np.float32)
+    vectors = tables["vectors"].column("vector").take(pa.array(rows[entities])).combine_chunks()
+    return entities, vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(entities), -1)
 
 
-def _stated(relations: pa.Table) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (subject id, object id, chunk id, decision) of the relations that are more than co-mentions."""
-    stated = relations.filter(pc.not_equal(relations.column("predicate"), CO_MENTIONED))
-    columns = (stated.column(name).to_pylist() for name in ("subject_id", "object_id", "chunk_id", "decision"))
-    return zip(*columns, strict=True)
+def _stated(relations: pa.Table) -> pa.Table:
+    """Return the relations that are more than co-mentions."""
+    return relations.filter(pc.not_equal(relations.column("predicate"), CO_MENTIONED))
+
+
+def _accepted(units: pa.Table) -> NDArray[np.bool_]:
+    return np.asarray(pc.equal(units.column("decision"), "accept"), bool)
+
+
+def _counted(first: Ints, second: Ints, num_second: int, accepted: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return the distinct pairs sorted, as (first, second, how often, how often accepted)."""
+    keys, place, counts = np.unique(first * max(num_second, 1) + second, return_inverse=True, return_counts=True)
+    num_accepted = np.bincount(place, weights=accepted, minlength=len(keys)).astype(np.int64)
+    return keys // max(num_second, 1), keys % max(num_second, 1), counts, num_accepted
+
+
+def _edges(
+    kind: str,
+    source_ids: pa.Array,
+    target_ids: pa.Array,
+    count: Ints,
+    accepted: Ints,
+    weight: NDArray[np.generic],
+) -> pa.Table:
+    numbers = (pa.array(count, pa.int32()), pa.array(accepted, pa.int32()), pa.array(weight.astype(np.float32)))
+    return pa.table([_repeated(kind, len(count)), source_ids, target_ids, *numbers], schema=schemas.EDGES.schema)
+
+
+def _ids(ids: pa.Array, rows: Ints) -> pa.Array:
+    return ids.take(pa.array(rows))
+
+
+def _sorted_ids(table: pa.Table, name: str) -> pa.Array:
+    ids = table.column(name).combine_chunks()
+    return ids.take(pc.sort_indices(ids))
 
 
 def _nodes(tables: Tables) -> pa.Table:
-    chunk_ids, entity_ids = tables["chunks"].column("chunk_id"), tables["entities"].column("entity_id")
-    kinds = pa.array(["passage"] * len(chunk_ids) + ["entity"] * len(entity_ids))
-    node_ids = pa.chunked_array([*chunk_ids.chunks, *entity_ids.chunks], schemas.STRING)
-    return schemas.NODES.build({"node_id": node_ids, "kind": kinds})
+    passages, entities = tables["chunks"].column("chunk_id"), tables["entities"]
+    descriptions = tables["descriptions"].column("description_id")
+    kinds = [_repeated("passage", len(passages)), *entities.column("kind").chunks, _repeated("description", len(descriptions))]
+    node_ids = [*passages.chunks, *entities.column("entity_id").chunks, *descriptions.chunks]
+    columns = {"node_id": node_ids, "kind": kinds}
+    return schemas.NODES.build({name: pa.chunked_array(chunks, schemas.STRING) for name, chunks in columns.items()})
+
+
+def _repeated(value: str, num_rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, schemas.STRING), num_rows)
+
+
+_READ = {
+    "chunks": ["chunk_id", "doc_id", "start", "title", "text"],
+    "entities": ["entity_id", "kind", "normal_form", "sense", "names", "num_chunks"],
+    "descriptions": ["description_id"],
+    "mentions": ["entity_id", "chunk_id", "doc_id", "start", "end", "decision"],
+    "relations": ["subject_id", "object_id", "predicate", "chunk_id", "decision"],
+}
+
+
+def _narrow(tables: Tables) -> dict[str, pa.Table]:
+    """Return the columns that are read, and the vectors of names alone: sentences have many times as many."""
+    embeddings = tables["embeddings"].filter(pc.equal(tables["embeddings"].column("kind"), "entity"))
+    wanted = embeddings.column("vector_id").combine_chunks()
+    vectors = tables["vectors"].filter(pc.is_in(tables["vectors"].column("vector_id"), value_set=wanted))
+    narrowed = {name: tables[name].select(columns) for name, columns in _READ.items()}
+    return narrowed | {"embeddings": embeddings, "vectors": vectors.select(["vector_id", "vector"])}
 
 
 STAGE = TableStage(
     number=7,
     name="graph",
-    version=1,
-    reads=("chunks", "entities", "mentions", "relations", "vectors", "embeddings"),
+    version=2,
+    reads=("chunks", "entities", "descriptions", "mentions", "relations", "vectors", "embeddings"),
     writes=(schemas.LINKS, schemas.NODES, schemas.EDGES),
     cardinality=Cardinality.MANY_TO_MANY,
     run=graph,
+    narrow=_narrow,
 )

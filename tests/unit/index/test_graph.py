@@ -11,7 +11,7 @@ import pytest
 
 from gpu_rag import ids, schemas
 from gpu_rag.ids import entity_id
-from gpu_rag.index import s07_graph, synonyms
+from gpu_rag.index import published_graph, s07_graph, synonyms
 from gpu_rag.index.s07_graph import GraphConfig
 from gpu_rag.index.synonyms import synonym_pairs
 from gpu_rag.spans import normal_form
@@ -189,3 +189,147 @@ def test_synonyms_are_found_block_by_block_not_in_one_square_of_all_entities(mon
         tracemalloc.stop()
     assert peaks[1] < 4000 * 4000  # the square alone would take four times that
     assert peaks[1] < 2 * peaks[0]
+
+
+def title_links(tables: dict[str, pa.Table]) -> dict[tuple[str, str], tuple[int, float]]:
+    names = dict(zip(*(tables["chunks"].column(name).to_pylist() for name in ("chunk_id", "doc_id")), strict=True))
+    found = edges(tables, "title_link")
+    assert all(source < target for source, target in found)
+    return {(min(names[a], names[b]), max(names[a], names[b])): (count, weight) for (a, b), (count, _, weight) in found.items()}
+
+
+def test_a_passage_that_names_a_title_is_linked_with_the_passage_that_has_it(corpus: Run, govern: Run) -> None:
+    documents = {
+        "d1": ("Marie Curie", "She was a chemist."),
+        "d2": ("Radium", "Found by marie curie. Marie Curie named it."),
+        "d3": ("", "Marie and Curie."),
+    }
+    # Two chunks name the title, its own one too, and one has it.
+    assert title_links(build(govern(corpus(documents)))) == {("d1", "d2"): (2, pytest.approx(4 / (2 * 1)))}
+
+
+def test_titles_named_both_ways_make_one_link_of_both_weights(corpus: Run, govern: Run) -> None:
+    documents = {"d1": ("Marie Curie", "She met Pierre Curie."), "d2": ("Pierre Curie", "He met Marie Curie.")}
+    assert title_links(build(govern(corpus(documents)))) == {("d1", "d2"): (2, pytest.approx(4.0))}
+
+
+def test_documents_of_one_title_are_each_linked(corpus: Run, govern: Run) -> None:
+    documents = {
+        "d1": ("Saint Bern", "A town."),
+        "d2": ("Saint Bern", "A dog."),
+        "d3": ("", "He saw Saint Bern."),
+        "d4": ("Saint", "He saw Saint Bernard."),
+    }
+    links = title_links(build(govern(corpus(documents))))
+    assert links.keys() == {("d1", "d2"), ("d1", "d3"), ("d2", "d3")}
+    assert links["d1", "d3"] == (1, pytest.approx(4 / (3 * 2)))
+    assert links["d1", "d2"] == (2, pytest.approx(2 * 4 / (3 * 2)))
+
+
+def test_a_longer_name_hides_the_title_within_it(corpus: Run, govern: Run) -> None:
+    documents = {
+        "d1": ("New York", "A town."),
+        "d2": ("Press", "The New York Times wrote."),
+        "d3": ("Times", "He read The New York Times, far from New York."),
+    }
+    assert title_links(build(govern(corpus(documents)))).keys() == {("d1", "d3")}
+
+
+def test_a_title_that_is_no_entity_is_found_and_hides_no_name(corpus: Run, govern: Run) -> None:
+    documents = {
+        "d1": ("Paris Accord", "A treaty."),
+        "d2": ("", "Named in the Paris Accord."),
+        "d3": ("", "Paris, an accord."),
+    }
+    tables = build(govern(corpus(documents, {"d1": ([], []), "d2": (["Paris"], []), "d3": (["Paris"], [])}), "recorded"))
+    assert eid("Paris Accord") not in tables["entities"].column("entity_id").to_pylist()
+    assert title_links(tables).keys() == {("d1", "d2")}
+    assert linked(tables, "Paris") == {"d1", "d2", "d3"}
+
+
+def test_a_passage_is_not_linked_with_its_own_document(corpus: Run, govern: Run) -> None:
+    tables = govern(corpus({"d1": ("Marie Curie", "Marie Curie was a chemist."), "d2": ("", "Nobody.")}))
+    rows = tables["chunks"].to_pylist()
+    own = next(row for row in rows if row["doc_id"] == "d1")
+    rows.append(own | {"chunk_id": "f" * 32, "order": 1, "start": 100, "end": 112, "text": "Marie Curie."})
+    assert not edges(build(tables | {"chunks": schemas.CHUNKS.from_rows(rows)}), "title_link")
+
+
+def test_a_title_that_would_join_too_many_joins_none(corpus: Run, govern: Run) -> None:
+    documents = {f"d{i}": ("Annual Report", f"Number {i}.") for i in range(4)} | {
+        "e1": ("Great Dam", "A dam."),
+        "e2": ("", "The Great Dam."),
+    }
+    tables = govern(corpus(documents))
+    assert len(title_links(build(tables, GraphConfig(title_link_max=16)))) == 6 + 1
+    assert title_links(build(tables, GraphConfig(title_link_max=15))).keys() == {("e1", "e2")}
+    assert not title_links(build(tables, GraphConfig(title_link_max=0)))
+
+
+def test_an_entity_and_a_title_of_every_chunk_stay_linear(corpus: Run, govern: Run) -> None:
+    documents = {f"d{i}": ("Annual Report", f"Bern number {i}.") for i in range(2000)}
+    tables = build(govern(corpus(documents)))
+    assert len([target for _, target in edges(tables, "passage_name") if target == eid("Annual Report")]) == 2000
+    assert not edges(tables, "title_link")
+    assert tables["edges"].num_rows <= tables["links"].num_rows
+
+
+def test_nodes_have_the_kinds_of_their_entities_and_descriptions_are_nodes(corpus: Run, govern: Run) -> None:
+    tables = govern(corpus(DOCUMENTS, RECORDED), "recorded")
+    rows = [row | {"kind": "concept" if row["name"] == "Bern" else row["kind"]} for row in tables["entities"].to_pylist()]
+    described: list[dict[str, object]] = [
+        {"description_id": "x1", "entity_id": eid("Bern"), "mention_id": "m", "text": "A town."}
+    ]
+    tables |= {"entities": schemas.ENTITIES.from_rows(rows), "descriptions": schemas.DESCRIPTIONS.from_rows(described)}
+    kinds = {row["node_id"]: row["kind"] for row in build(tables)["nodes"].to_pylist()}
+    assert kinds[eid("Bern")] == "concept"
+    assert kinds[eid("Europe")] == "entity"
+    assert kinds["x1"] == "description"
+
+
+def test_the_published_graph_has_passages_then_entities_of_every_kind_and_no_descriptions() -> None:
+    kinds = {"c2": "passage", "c1": "passage", "z": "claim", "b": "entity", "a": "description", "k": "concept"}
+    nodes = schemas.NODES.build({"node_id": list(kinds), "kind": list(kinds.values())})
+    assert published_graph.node_ids(nodes).to_pylist() == ["c1", "c2", "b", "k", "z"]
+
+
+def test_what_travels_to_the_worker_is_enough_and_has_the_vectors_of_names_alone(corpus: Run, govern: Run) -> None:
+    tables = govern(corpus(DOCUMENTS, RECORDED), "recorded")
+    tables = with_vectors(tables, {"Bern": [1, 0.1], "Europe": [1, 0.2]})
+    more = {"vector_id": "other", "vector": [0.0, 1.0], "num_tokens": 1, "cut_tokens": 0}
+    tables["vectors"] = schemas.VECTORS.from_rows([*tables["vectors"].to_pylist(), more])
+    item = {"kind": "chunk", "item_id": "c", "vector_id": "other"}
+    tables["embeddings"] = schemas.EMBEDDINGS.from_rows([*tables["embeddings"].to_pylist(), item])
+    assert s07_graph.STAGE.narrow is not None
+    narrowed = dict(s07_graph.STAGE.narrow(tables))
+    assert narrowed.keys() == set(s07_graph.STAGE.reads)
+    assert narrowed["vectors"].num_rows == 2
+    whole, again = build(tables), build(narrowed)
+    assert edges(whole, "synonym")
+    assert all(whole[name].equals(again[name]) for name in ("links", "nodes", "edges"))
+
+
+def test_a_pair_has_one_cosine_whatever_else_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(5).normal(size=(300, 48)).astype(np.float32)
+    vectors[:, 0] += 20.0
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    first, second, cosine = synonym_pairs(vectors, 0.5, 300)
+    assert len(first) == 300 * 299 // 2  # all are alike: found through whole products
+    monkeypatch.setattr("gpu_rag.index.synonyms._BLOCK_BYTES", 5000)
+    monkeypatch.setattr("gpu_rag.index.synonyms._SLICE_BYTES", 1000)
+    few = synonym_pairs(vectors[:7], 0.5, 300)
+    of_pair = dict(zip(zip(first.tolist(), second.tolist(), strict=True), cosine.tolist(), strict=True))
+    assert few[2].tolist() == [of_pair[pair] for pair in zip(few[0].tolist(), few[1].tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.4, 2.0])
+def test_bounds_lose_no_pair_and_the_nearest_are_those_of_the_full_product(spread: float) -> None:
+    rng = np.random.default_rng(7)
+    vectors = (rng.normal(size=(10, 32))[rng.integers(0, 10, 400)] + spread * rng.normal(size=(400, 32))).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    full = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
+    np.fill_diagonal(full, -1.0)
+    nearest = np.argsort(-full, axis=1, kind="stable")[:, :5]
+    proposed = {(min(i, j), max(i, j)) for i in range(400) for j in nearest[i].tolist() if full[i, j] >= 0.8}
+    first, second, _ = synonym_pairs(vectors, 0.8, 5)
+    assert set(zip(first.tolist(), second.tolist(), strict=True)) == proposed

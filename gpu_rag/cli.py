@@ -22,7 +22,7 @@ from gpu_rag.stage_report import Progress, StageReport
 
 if TYPE_CHECKING:
     from gpu_rag.config import Config
-    from gpu_rag.store import Cleaned
+    from gpu_rag.store import Cleaned, Generation
 
 EXIT_UNFINISHED = 3
 EXIT_WRONG_INPUT = 2
@@ -61,10 +61,11 @@ def index(
     loaded = load_config(hardware=hardware, files=config or (), settings=settings or (), reads=reads)
     with _progress() as progress:
         result = build_index(corpus, out, loaded, progress=progress, address=address, limit=limit, retry_listed=retry_listed)
+    _print_governance(result.generation)
     counts = result.generation.manifest["counts"]
     typer.echo(
         f"{counts['documents']} documents, {counts['chunks']} chunks, {counts['entities']} entities, "
-        f"{counts['relations']} relations, {counts['edges']} edges -> {out}"
+        f"{counts['relations']} relations, {counts['edges']} edges, {counts['communities']} communities -> {out}"
     )
     _finish(out, result.reports, result.num_unfinished())
 
@@ -94,6 +95,7 @@ def update(
             delete=read_ids(delete) if delete is not None else (),
             progress=progress, address=address, limit=limit, retry_listed=retry_listed,
         )  # fmt: skip
+    _print_governance(result.index.generation)
     typer.echo(f"{result.summary()} -> generation {result.index.generation.id} of {index}")
     _finish(index, result.index.reports, result.index.num_unfinished())
 
@@ -455,6 +457,12 @@ def _index_config(index: Path, hardware: str | None, files: list[Path] | None, s
     built_with = open_generation(index, verify=False).manifest["config"]
     reads = (*INDEX_SECTIONS, "llm", "run")
     return load_config(hardware=hardware, files=files or (), settings=settings or (), base=built_with, reads=reads)
+
+
+def _print_governance(generation: "Generation") -> None:
+    from gpu_rag.evaluation.terminal import governance_table
+
+    _console().print(governance_table(generation))
 
 
 def _cleaned(cleaned: "Cleaned") -> str:

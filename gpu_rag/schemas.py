@@ -460,9 +460,7 @@ SUMMARY_VECTORS = TableSchema(
     "summary_vectors", 1,
     pa.schema([
         column("community_id", STRING),
-        column("vector", list_of(pa.float32())),  # of all sentences, joined by spaces; L2-normalised
-        column("num_tokens", pa.int32()),
-        column("cut_tokens", pa.int32()),
+        column("vector", list_of(pa.float32())),  # L2-normalised
     ]),
     key=("community_id",),
     computed=("vector",),

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from gpu_rag.engines.require import require
 
+Ints = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
 class Community:
@@ -26,13 +28,13 @@ class Community:
 
     level: int
     parent: int | None
-    members: NDArray[np.int64]
+    members: Ints
 
 
 def leiden_communities(
     num_nodes: int,
-    source: NDArray[np.int64],
-    target: NDArray[np.int64],
+    source: Ints,
+    target: Ints,
     weight: NDArray[np.float64],
     *,
     resolution: float = 1.0,
@@ -60,7 +62,9 @@ def leiden_communities(
     found: list[Community] = []
     # Parts that are to be divided: level, parent, nodes, and the edges within, by position among the nodes.
     connected = np.unique(np.concatenate([source, target])).astype(np.int64)
-    waiting = [(0, None, connected, np.searchsorted(connected, source), np.searchsorted(connected, target), weight)]
+    waiting: list[tuple[int, int | None, Ints, Ints, Ints, NDArray[np.float64]]] = [
+        (0, None, connected, np.searchsorted(connected, source), np.searchsorted(connected, target), weight)
+    ]
     while waiting:
         level, parent, nodes, first, second, weights = waiting.pop(0)
         if len(nodes) < min_members or not len(first):
@@ -86,12 +90,12 @@ def leiden_communities(
 
 def _partition(
     num_nodes: int,
-    first: NDArray[np.int64],
-    second: NDArray[np.int64],
+    first: Ints,
+    second: Ints,
     weight: NDArray[np.float64],
     resolution: float,
     seed: int,
-) -> NDArray[np.int64]:
+) -> Ints:
     """Return the community of each node, int64 (num_nodes,)."""
     igraph = require("igraph", extra="cpu")
     graph = igraph.Graph(n=num_nodes, edges=np.stack([first, second], axis=1).tolist())

@@ -6,8 +6,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from gpu_rag import schemas
 from gpu_rag.evaluation.definitions import format_value, grouped
 from gpu_rag.evaluation.estimate import Estimate
+from gpu_rag.store import Generation
 
 _IDENTITY = ("corpus_hash", "config_hash", "code_version")
 
@@ -37,6 +39,25 @@ def metrics_table(metrics: dict[str, float | None], run_info: Mapping[str, Any])
         table.add_row(Text(group, style="bold"), "")
         for name in names:
             table.add_row(Text(f"  {name}"), format_value(name, metrics[name]))
+    return table
+
+
+def governance_table(generation: Generation) -> Table:
+    """Return what the raw and the governed graph of a generation have, and why units are not in the governed one.
+
+    Source: the before and after figures of PAGE-RAG (papers/page-rag.txt).
+    """
+    table = Table(title="graph before and after governance", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in ("before", "after"):
+        table.add_column(name, justify="right")
+    for measure in ("entities", "edges", "communities", "isolated"):
+        row = next(row for row in generation.read(schemas.COMMUNITY_COUNTS).to_pylist() if row["measure"] == measure)
+        table.add_row(measure, f"{row['before']:,}", f"{row['after']:,}")
+    table.add_section()
+    for row in generation.read(schemas.GOVERNANCE).to_pylist():
+        if row["measure"].startswith(("entities.", "mentions.re", "relations.re")) and ".kind." not in row["measure"]:
+            table.add_row(row["measure"], f"{row['before']:,}", f"{row['after']:,}")
     return table
 
 

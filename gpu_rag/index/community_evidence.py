@@ -155,4 +155,5 @@ def _best(community: Ints, text: Ints, num_named: Ints, max_evidence: int) -> In
 
 
 def _rows(values: pa.ChunkedArray | pa.Array, ids: pa.Array) -> Ints:
-    return pc.fill_null(pc.index_in(values.cast(STRING), value_set=ids), -1).to_numpy(zero_copy_only=False).astype(np.int64)
+    rows = pc.fill_null(pc.index_in(values.cast(STRING), value_set=ids), -1)
+    return np.asarray(rows.to_numpy(zero_copy_only=False), dtype=np.int64)

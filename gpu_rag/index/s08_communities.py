@@ -69,7 +69,11 @@ def communities(tables: Tables, *, config: CommunitiesConfig) -> dict[str, pa.Ta
 
 
 def _communities(graph: _Graph, config: CommunitiesConfig) -> list[Community]:
-    return leiden_communities(graph.num_nodes, graph.first, graph.second, graph.weight, **config.model_dump())
+    return leiden_communities(
+        graph.num_nodes, graph.first, graph.second, graph.weight,
+        resolution=config.resolution, min_members=config.min_members, max_members=config.max_members,
+        max_levels=config.max_levels, seed=config.seed,
+    )  # fmt: skip
 
 
 def _graph(node_of: Ints, ids: pa.Array, mentions: pa.Table, relations: pa.Table, *, accepted: bool) -> _Graph:
@@ -94,7 +98,7 @@ def _first_of_form(entities: pa.Table) -> Ints:
 
 
 def _rows(values: pa.ChunkedArray, ids: pa.Array) -> Ints:
-    return pc.index_in(values, value_set=ids).to_numpy().astype(np.int64)
+    return np.asarray(pc.index_in(values, value_set=ids).to_numpy(), dtype=np.int64)
 
 
 def _table(found: list[Community], graph: _Graph, ids: list[str]) -> pa.Table:

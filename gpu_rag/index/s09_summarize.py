@@ -1,20 +1,21 @@
 """Stage 09, summarize: what the documents say of each community, every sentence bound to spans.
 
-Input:  `schemas.COMMUNITIES`, `ENTITIES`, `LINKS`, `RELATIONS`, `SENTENCES`.
+Input:  `schemas.COMMUNITIES`, `ENTITIES`, `LINKS`, `RELATIONS`, `SENTENCES`, and the vectors of sentences.
 Output: `schemas.SUMMARIES` and `SUMMARY_VECTORS`, n and one per community.
-Device: as the encoder; `llm` asks the run's language model.
+Device: CPU; `llm` asks the run's language model, and the encoder.
 Source: S of G(D) in PAGE-RAG (papers/page-rag.txt).
 
 The content of a piece of work is the members' names and the sentences that name them, no ids and no offsets: a summary is made
 again only if its evidence changed. Methods:
 - `extractive`: the sentences that together name most of what the community is about: greedily the one that adds most, where
   a member counts by how many pieces of evidence name it (budgeted maximum coverage), the shorter of equals.
-- `llm`: sentences of a language model, each with the labels of the evidence that it rests on.
+  Its vector is the mean of its sentences' vectors, which are there already.
+- `llm`: sentences of a language model, each with the labels of the evidence that it rests on, embedded together.
 A community whose members no sentence names (in titles alone) is `empty`.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +30,7 @@ from gpu_rag.ids import canonical_json
 from gpu_rag.index.community_evidence import Places, collect_evidence
 from gpu_rag.prompts import PromptName, prompt_text, render
 from gpu_rag.prompts.shapes import LONG_TEXT, Schema, closed, label_of, label_position
-from gpu_rag.schemas import TEXT, column, list_of, struct_of
+from gpu_rag.schemas import STRING, TEXT, column, list_of, struct_of
 from gpu_rag.spans import is_blank
 from gpu_rag.stage import WORK_COLUMNS, Cardinality, Resources, RowStage, Tables
 
@@ -74,38 +75,48 @@ class SummarizeConfig(BaseModel):
 Summary = list[tuple[str, list[int]]]  # sentences, with positions of their evidence
 
 
-def summarize(work: pa.Table, *, config: SummarizeConfig, encoder: Encoder, llm: TextGenerator | None = None) -> pa.Table:
-    """Return the summary of each community, and its vector."""
+class _Outcome(NamedTuple):
+    state: str
+    reason: str
+    summary: Summary
+
+
+def summarize(
+    work: pa.Table, *, config: SummarizeConfig, encoder: Encoder | None = None, llm: TextGenerator | None = None
+) -> pa.Table:
+    """Return the summary of each community, and its vector where a model wrote it."""
     rows = {row["work_key"]: row for row in work.to_pylist()}
-    states: dict[str, tuple[str, str]] = {}
-    summaries: dict[str, Summary] = {}
     calls: dict[str, tuple[Generation, ...]] = {}
-    for key, row in rows.items():
-        states[key] = ("ok", "") if row["evidence"] else ("empty", "no sentence names its members")
-        summaries[key] = choose_sentences(row["evidence"], config.max_sentences) if config.method == "extractive" else []
-    if config.method == "llm":
+    if config.method == "extractive":
+        outcomes = {key: _outcome(choose_sentences(row["evidence"], config.max_sentences)) for key, row in rows.items()}
+    else:
         assert llm is not None
+        outcomes = {key: _outcome([]) for key in rows}
         for key, generation in _generations(rows, config, llm).items():
             calls[key] = (generation,)
-            states[key], summaries[key] = _outcome(generation)
-    done = [key for key, summary in summaries.items() if summary]
-    encoded = encoder.encode([" ".join(text for text, _ in summaries[key]) for key in done], kind="passage")
-    place = {key: at for at, key in enumerate(done)}
+            outcomes[key] = _written(generation)
+    vectors = _vectors({key: found.summary for key, found in outcomes.items() if found.summary}, encoder)
     results = [
         {
             "work_key": key,
-            "state": states[key][0],
-            "reason": states[key][1],
-            "summary": [{"text": text, "evidence": evidence} for text, evidence in summaries[key]],
-            "vector": encoded.vectors[place[key]].tolist() if key in place else [],
-            "num_tokens": int(encoded.num_tokens[place[key]]) if key in place else 0,
-            "cut_tokens": int(encoded.cut_tokens[place[key]]) if key in place else 0,
+            "state": found.state,
+            "reason": found.reason,
+            "summary": [{"text": text, "evidence": evidence} for text, evidence in found.summary],
+            "vector": vectors.get(key, []),
         }
-        for key in rows
+        for key, found in outcomes.items()
     ]
     table = pa.Table.from_pylist(results, schema=pa.schema([*WORK_COLUMNS, *STAGE.payload]))
     usage = usage_columns([calls.get(key, ()) for key in rows])
     return pa.table([*table.columns, *usage.values()], schema=STAGE.result_schema)
+
+
+def _vectors(summaries: dict[str, Summary], encoder: Encoder | None) -> dict[str, list[float]]:
+    """Return the vectors of summaries that a model wrote; extracted ones have theirs from their sentences."""
+    if encoder is None:
+        return {}
+    encoded = encoder.encode([" ".join(text for text, _ in summary) for summary in summaries.values()], kind="passage")
+    return dict(zip(summaries, encoded.vectors.tolist(), strict=True))
 
 
 def choose_sentences(evidence: Sequence[dict[str, Any]], max_sentences: int) -> Summary:
@@ -165,16 +176,20 @@ def _num_that_fit(row: dict[str, Any], config: SummarizeConfig, llm: TextGenerat
     return num_shown
 
 
-def _outcome(generation: Generation) -> tuple[tuple[str, str], Summary]:
+def _outcome(summary: Summary) -> _Outcome:
+    return _Outcome("ok", "", summary) if summary else _Outcome("empty", "no sentence names its members", summary)
+
+
+def _written(generation: Generation) -> _Outcome:
     """Return state and reason, and the sentences that say something."""
     if not generation.ok:
-        return (generation.state, generation.reason), []
+        return _Outcome(generation.state, generation.reason, [])
     sentences = [
         (" ".join(sentence["text"].split()), sorted({label_position(label) for label in sentence["evidence"]}))
         for sentence in generation.value["sentences"]
         if not is_blank(sentence["text"])
     ]
-    return (("ok", generation.reason) if sentences else ("invalid", "every sentence is blank")), sentences
+    return _Outcome("ok", generation.reason, sentences) if sentences else _Outcome("invalid", "every sentence is blank", [])
 
 
 def _content(tables: Tables, config: SummarizeConfig) -> pa.Table:
@@ -214,11 +229,35 @@ def _assemble(tables: Tables, results: pa.Table, config: SummarizeConfig) -> dic
     for community, order, text, spans in _bound_sentences(tables, done, config):
         for name, value in zip(columns, (community, order, text, spans), strict=True):
             columns[name].append(value)
-    vectors = done.rename_columns({"row_id": "community_id"}).select(schemas.SUMMARY_VECTORS.schema.names)
-    return {
-        "summaries": schemas.SUMMARIES.build(columns),
-        "summary_vectors": schemas.SUMMARY_VECTORS.sort(vectors.cast(schemas.SUMMARY_VECTORS.schema)),
-    }
+    summaries = schemas.SUMMARIES.build(columns)
+    if config.method == "llm":
+        vectors = done.rename_columns({"row_id": "community_id"}).select(schemas.SUMMARY_VECTORS.schema.names)
+        vectors = vectors.cast(schemas.SUMMARY_VECTORS.schema)
+    else:
+        vectors = _mean_vectors(tables, summaries)
+    return {"summaries": summaries, "summary_vectors": schemas.SUMMARY_VECTORS.sort(vectors)}
+
+
+def _mean_vectors(tables: Tables, summaries: pa.Table) -> pa.Table:
+    """Return the normalised mean of the vectors of each summary's sentences, of the first place of each; none without any."""
+    sentences, embeddings = tables["sentences"], tables["embeddings"]
+    embeddings = embeddings.filter(pc.equal(embeddings.column("kind"), "sentence"))
+    vector_of = dict(zip(*(embeddings.column(name).to_pylist() for name in ("item_id", "vector_id")), strict=True))
+    places = zip(*(sentences.column(name).to_pylist() for name in ("chunk_id", "start", "sentence_id")), strict=True)
+    sentence_at = {(chunk_id, start): sentence_id for chunk_id, start, sentence_id in places}
+    wanted: dict[str, list[str]] = {}
+    for community, spans in zip(*(summaries.column(name).to_pylist() for name in ("community_id", "spans")), strict=True):
+        vector_id = vector_of.get(sentence_at[spans[0]["chunk_id"], spans[0]["start"]])
+        if vector_id is not None:
+            wanted.setdefault(community, []).append(vector_id)
+    ids = sorted({vector_id for found in wanted.values() for vector_id in found})
+    rows = pc.index_in(pa.array(ids, STRING), value_set=tables["vectors"].column("vector_id"))
+    taken = tables["vectors"].column("vector").take(rows).combine_chunks()
+    matrix = taken.flatten().to_numpy(zero_copy_only=False).reshape(len(ids), -1) if ids else np.empty((0, 0), np.float32)
+    at = {vector_id: row for row, vector_id in enumerate(ids)}
+    means = [matrix[[at[vector_id] for vector_id in found]].mean(axis=0) for found in wanted.values()]
+    normal = [(mean / np.linalg.norm(mean)).astype(np.float32) for mean in means]
+    return schemas.SUMMARY_VECTORS.build({"community_id": list(wanted), "vector": pa.array(normal, list_of(pa.float32()))})
 
 
 def _bound_sentences(
@@ -236,7 +275,7 @@ def _bound_sentences(
 
 
 def _engines(config: SummarizeConfig) -> tuple[str, ...]:
-    return ("encoder", "llm") if config.method == "llm" else ("encoder",)
+    return ("encoder", "llm") if config.method == "llm" else ()
 
 
 def _texts(config: SummarizeConfig) -> dict[str, str]:
@@ -255,7 +294,7 @@ STAGE = RowStage(
     number=9,
     name="summarize",
     version=1,
-    reads=("communities", "entities", "links", "relations", "sentences"),
+    reads=("communities", "entities", "links", "relations", "sentences", "embeddings", "vectors"),
     writes=(schemas.SUMMARIES, schemas.SUMMARY_VECTORS),
     cardinality=Cardinality.ONE_TO_MANY,
     engines=_engines,
@@ -266,8 +305,6 @@ STAGE = RowStage(
     payload=pa.schema([
         column("summary", list_of(_SENTENCE)),
         column("vector", list_of(pa.float32())),
-        column("num_tokens", pa.int32()),
-        column("cut_tokens", pa.int32()),
     ]),
     content=_content,
     run=summarize,

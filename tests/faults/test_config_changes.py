@@ -26,15 +26,19 @@ TWO = [
 WHERE = [{"id": "q", "question": "Where does Harl lie?"}]
 
 
+GLOBAL = {"06_govern", "07_graph", "08_communities", "09_summarize", "10_publish"}
+
+
 @pytest.mark.parametrize(
     ("settings", "dependent"),
     [
         (("graph.synonym_threshold=0.5",), {"07_graph", "10_publish"}),
-        (("govern.review_below=0.9",), {"06_govern", "07_graph", "10_publish"}),
-        (("embed.kinds=[chunk,sentence]",), {"07_graph", "10_publish"}),
-        (("extract.methods=[builtins:list]",), {"04_extract", "05_embed", "06_govern", "07_graph", "10_publish"}),
+        (("govern.review_below=0.9",), GLOBAL),
+        (("communities.max_members=2",), {"08_communities", "09_summarize", "10_publish"}),
+        (("embed.kinds=[chunk,sentence]",), GLOBAL),
+        (("extract.methods=[builtins:list]",), {"04_extract", "05_embed"} | GLOBAL),
         (("chunk.preset=words-500-200", "chunk.window_words=6", "chunk.overlap_words=2"),
-         {"03_chunk", "04_extract", "05_embed", "06_govern", "07_graph", "10_publish"}),
+         {"03_chunk", "04_extract", "05_embed"} | GLOBAL),
     ],
 )  # fmt: skip
 def test_another_config_recomputes_what_depends_on_it_and_the_old_one_is_still_there(
@@ -123,7 +127,7 @@ def test_indexing_again_with_another_model_embeds_anew_and_extracts_nothing(tiny
     first = tiny.hash()
     other = f"embed.encoder.model={tiny_model(2)}"
     tiny.index(TWO, other)
-    assert set(tiny.recomputed()) == {"05_embed", "07_graph", "10_publish"}
+    assert set(tiny.recomputed()) == {"05_embed", "06_govern", "07_graph", "10_publish"}
     assert tiny.computed["05_embed"] == tiny.distinct["05_embed"]
     assert tiny.hash() != first
     tiny.answer(WHERE, run="other")

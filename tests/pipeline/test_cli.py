@@ -91,7 +91,18 @@ def test_one_process_builds_and_another_only_queries(tmp_path: Path) -> None:
     built = run("index", corpus, "--out", index)
     assert built.returncode == 0, built.stderr
     labels = [json.loads(line)["label"] for line in built.stdout.splitlines() if line.startswith("{")]
-    assert labels == ["01_ingest", "02_profile", "03_chunk", "04_extract", "05_embed", "06_govern", "07_graph", "10_publish"]
+    assert labels == [
+        "01_ingest",
+        "02_profile",
+        "03_chunk",
+        "04_extract",
+        "05_embed",
+        "06_govern",
+        "07_graph",
+        "08_communities",
+        "09_summarize",
+        "10_publish",
+    ]
     answered = run("answer", questions, "--index", index, "--out", out, "--system", "bm25")
     assert answered.returncode == 0, answered.stderr
     evaluated = run("evaluate", out, "--questions", questions)

@@ -42,13 +42,26 @@ def build(corpus: Callable[..., Tables], govern: Callable[..., Tables]) -> Calla
     def make(documents: Documents) -> Tables:
         tables = govern(corpus(documents))
         tables |= s07_graph.STAGE.run(tables, config=Config().graph)
+        sentences = tables["sentences"].column("sentence_id").to_pylist()
+        vectors = np.random.default_rng(0).standard_normal((len(sentences), 4)).astype(np.float32)
+        tables["vectors"] = schemas.VECTORS.build(
+            {
+                "vector_id": sentences,
+                "vector": list(vectors),
+                "num_tokens": [1] * len(sentences),
+                "cut_tokens": [0] * len(sentences),
+            }
+        )
+        kinds = ["sentence"] * len(sentences)
+        tables["embeddings"] = schemas.EMBEDDINGS.build({"kind": kinds, "item_id": sentences, "vector_id": sentences})
         return tables | communities(tables, config=CommunitiesConfig())
 
     return make
 
 
 def summarized(tables: Tables, config: SummarizeConfig | None = None, **engines: Any) -> Tables:
-    return run_here(s09_summarize.STAGE, config or SummarizeConfig(), tables, encoder=CountingEncoder(), **engines)
+    encoder = CountingEncoder() if engines else None
+    return run_here(s09_summarize.STAGE, config or SummarizeConfig(), tables, encoder=encoder, **engines)
 
 
 def keys(tables: Tables, config: SummarizeConfig | None = None) -> set[str]:
@@ -65,7 +78,9 @@ def test_every_sentence_stands_at_its_spans(build: Callable[[Documents], Tables]
         for span in row["spans"]:
             assert sources[span["doc_id"]][span["start"] : span["end"]] == row["text"]
     assert not any("rained" in row["text"] for row in rows)
-    assert done["summary_vectors"].num_rows == 2
+    vectors = np.array(done["summary_vectors"].column("vector").to_pylist())
+    assert vectors.shape == (2, 4)
+    assert np.abs(np.linalg.norm(vectors, axis=1) - 1).max() < 1e-6
 
 
 def test_what_several_documents_say_is_said_once_with_all_its_places(build: Callable[[Documents], Tables]) -> None:

@@ -6,11 +6,12 @@ tables at once (alignment, graph); its output is kept as one artifact, keyed by 
 """
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from gpu_rag.ids import canonical_json, content_hash
@@ -98,8 +99,10 @@ class RowStage(_StageBase):
         content: (tables, config) -> one row per row of work: `row_id` and the content columns that `run` reads.
         run: (work, *, config, **engines) -> `work_key, state, reason` and the payload, one row per work row, in any order.
             `work` has `work_key` and the content columns.
-        assemble: (tables, results, config) -> output tables; `results` has `row_id, state, reason` and the payload, one row
-            per row of `content`, in its order.
+        assemble: (tables, results, config) -> output tables; `results` has `row_id, state, reason`, the payload and what is
+            `passed`, one row per row of `content`, in its order.
+        unkeyed: Columns of `content` that are no content: no part of the key, and not seen by `run`.
+        passed: Columns of `content` that `assemble` gets, so that nothing is worked out twice.
         metrics: Payload columns of numbers whose sums go into the run report.
         uses_llm: Whether it may ask a language model; results then have the usage columns too.
     """
@@ -108,6 +111,8 @@ class RowStage(_StageBase):
     content: Callable[[Tables, Any], pa.Table]
     run: Callable[..., pa.Table]
     assemble: Callable[[Tables, pa.Table, Any], dict[str, pa.Table]]
+    unkeyed: tuple[str, ...] = ()
+    passed: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
     uses_llm: bool = False
 
@@ -138,9 +143,9 @@ class TableStage(_StageBase):
 Stage = RowStage | TableStage
 
 
-def work_keys(content: pa.Table, fingerprint: str) -> list[str]:
-    """Return one key per row: the hash of the fingerprint and of every content column (not of `row_id`)."""
-    columns = [content.column(name).to_pylist() for name in content.schema.names if name != "row_id"]
+def work_keys(content: pa.Table, fingerprint: str, unkeyed: Sequence[str] = ()) -> list[str]:
+    """Return one key per row: the hash of the fingerprint and of every content column (not of `row_id` and `unkeyed`)."""
+    columns = [content.column(name).to_pylist() for name in content.schema.names if name not in ("row_id", *unkeyed)]
     keys = []
     for values in zip(*columns, strict=True) if columns else ():
         parts = [value if isinstance(value, str) else canonical_json(value) for value in values]
@@ -157,10 +162,21 @@ def run_here(stage: RowStage, config: BaseModel, tables: Tables, **engines: Any)
         tables: Its inputs.
         engines: More than the stage's own may be given.
     """
-    work = _renamed(stage.content(tables, config), "row_id", "work_key")
+    content = stage.content(tables, config)
+    work = _renamed(content.drop_columns(list(stage.unkeyed)), "row_id", "work_key")
     wanted = stage.engines_for(config)
     results = stage.run(work, config=config, **{name: engine for name, engine in engines.items() if name in wanted})
-    return dict(stage.assemble(tables, _renamed(results, "work_key", "row_id"), config))
+    results = _renamed(results, "work_key", "row_id")
+    if stage.passed:
+        results = results.take(pc.index_in(content.column("row_id"), value_set=results.column("row_id")))
+    return dict(stage.assemble(tables, with_passed(results, content, stage), config))
+
+
+def with_passed(results: pa.Table, content: pa.Table, stage: RowStage) -> pa.Table:
+    """Return results in the order of `content` with the columns of it that the stage's `assemble` gets."""
+    for name in stage.passed:
+        results = results.append_column(content.schema.field(name), content.column(name))
+    return results
 
 
 def _renamed(table: pa.Table, old: str, new: str) -> pa.Table:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from gpu_rag.errors import InputError
 from gpu_rag.schemas import FINAL_STATES, STRING, USAGE_METRICS, check_table, column
-from gpu_rag.stage import RowStage, Tables, work_keys
+from gpu_rag.stage import RowStage, Tables, with_passed, work_keys
 from gpu_rag.stage_report import StageReport
 from gpu_rag.store import WorkStore, state_counts
 
@@ -57,9 +57,10 @@ class StageRun:
         ones so that none is left for the end.
         """
         content = self.stage.content(tables, self.config)
-        keys = work_keys(content, self.fingerprint)
+        keys = work_keys(content, self.fingerprint, self.stage.unkeyed)
         wanted = self.store.wanted(keys, self._max_attempts)
-        return Plan(content, keys, _distinct_work(content, keys, wanted, self.store.status))
+        read = content.drop_columns(list(self.stage.unkeyed))
+        return Plan(content, keys, _distinct_work(read, keys, wanted, self.store.status))
 
     def count(self, plan: Plan) -> None:
         """Add a plan's rows to the report."""
@@ -78,7 +79,7 @@ class StageRun:
         if spent:  # what failed tries cost was spent too
             for name, value in self.store.sums_of_earlier_tries(set(plan.keys), spent).items():
                 self.report.metrics[name] += value
-        outputs = self.stage.assemble(tables, results, self.config)
+        outputs = self.stage.assemble(tables, with_passed(results, plan.content, self.stage), self.config)
         return {schema.name: check_table(outputs[schema.name], schema) for schema in self.stage.writes}
 
 

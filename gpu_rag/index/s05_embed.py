@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from gpu_rag import schemas
@@ -87,19 +88,32 @@ def _unit_items(tables: Tables, config: EmbedConfig) -> Iterator[tuple[Kind, str
 
 
 def _content(tables: Tables, config: EmbedConfig) -> pa.Table:
-    distinct = {vector_id(text): text for _, _, text in embedded_items(tables, config)}
-    ids = sorted(distinct)
-    return pa.table({"row_id": pa.array(ids, STRING), "text": pa.array([distinct[i] for i in ids], TEXT)})
+    """Return each distinct text once, by its vector's id, with the items that have it: kind + item id."""
+    items: dict[str, list[str]] = {}
+    for kind, item, text in embedded_items(tables, config):
+        items.setdefault(text, []).append(f"{kind} {item}")
+    ids = sorted((vector_id(text), text) for text in items)
+    return pa.table(
+        {
+            "row_id": pa.array([name for name, _ in ids], STRING),
+            "text": pa.array([text for _, text in ids], TEXT),
+            "items": pa.array([items[text] for _, text in ids], list_of(STRING)),
+        }
+    )
 
 
 def _assemble(tables: Tables, results: pa.Table, config: EmbedConfig) -> dict[str, pa.Table]:
-    done = results.filter(pa.compute.equal(results.column("state"), "ok"))
+    done = results.filter(pc.equal(results.column("state"), "ok"))
     vectors = schemas.VECTORS.sort(done.rename_columns({"row_id": "vector_id"}).select(schemas.VECTORS.schema.names))
-    embedded = set(vectors.column("vector_id").to_pylist())
-    rows = [(kind, item, vector_id(text)) for kind, item, text in embedded_items(tables, config)]
-    rows = [row for row in rows if row[2] in embedded]
-    kinds, items, ids = (list(values) for values in zip(*rows, strict=True)) if rows else ([], [], [])
-    embeddings = schemas.EMBEDDINGS.build({"kind": kinds, "item_id": items, "vector_id": ids})
+    items = done.column("items").combine_chunks()
+    kinds, item_ids = pc.split_pattern(items.flatten(), " ", max_splits=1), done.column("row_id").combine_chunks()
+    embeddings = schemas.EMBEDDINGS.build(
+        {
+            "kind": pc.list_element(kinds, 0),
+            "item_id": pc.list_element(kinds, 1),
+            "vector_id": item_ids.take(pc.list_parent_indices(items)),
+        }
+    )
     return {"vectors": vectors.cast(schemas.VECTORS.schema), "embeddings": embeddings}
 
 
@@ -121,6 +135,8 @@ STAGE = RowStage(
     content=_content,
     run=embed,
     assemble=_assemble,
+    unkeyed=("items",),
+    passed=("items",),
     metrics=("num_tokens", "cut_tokens", "cut_texts"),
     not_keyed={"kinds": True, "encoder": {"model", "max_tokens", "query_instruction"}},
 )  # fmt: skip

@@ -226,7 +226,7 @@ def _content(tables: Tables, config: SummarizeConfig) -> pa.Table:
 def _assemble(tables: Tables, results: pa.Table, config: SummarizeConfig) -> dict[str, pa.Table]:
     done = results.filter(pc.equal(results.column("state"), "ok"))
     columns: dict[str, list[Any]] = {name: [] for name in schemas.SUMMARIES.schema.names}
-    for community, order, text, spans in _bound_sentences(tables, done, config):
+    for community, order, text, spans in _bound_sentences(tables, done):
         for name, value in zip(columns, (community, order, text, spans), strict=True):
             columns[name].append(value)
     summaries = schemas.SUMMARIES.build(columns)
@@ -260,17 +260,12 @@ def _mean_vectors(tables: Tables, summaries: pa.Table) -> pa.Table:
     return schemas.SUMMARY_VECTORS.build({"community_id": list(wanted), "vector": pa.array(normal, list_of(pa.float32()))})
 
 
-def _bound_sentences(
-    tables: Tables, done: pa.Table, config: SummarizeConfig
-) -> Iterator[tuple[str, int, str, list[dict[str, Any]]]]:
+def _bound_sentences(tables: Tables, done: pa.Table) -> Iterator[tuple[str, int, str, list[dict[str, Any]]]]:
     """Yield (community, order, text, spans) of every sentence: the places of the evidence that it rests on."""
-    found = collect_evidence(tables, config.max_evidence)
-    community_ids = tables["communities"].column("community_id").to_pylist()
-    begin_of = dict(zip(community_ids, np.searchsorted(found.community, np.arange(len(community_ids))).tolist(), strict=True))
     places = Places(tables["sentences"])
-    for row in done.select(["row_id", "summary"]).to_pylist():
+    for row in done.select(["row_id", "summary", "evidence"]).to_pylist():
         for order, sentence in enumerate(row["summary"]):
-            texts = [found.texts[int(found.text[begin_of[row["row_id"]] + at])].as_py() for at in sentence["evidence"]]
+            texts = [row["evidence"][at]["text"] for at in sentence["evidence"]]
             yield row["row_id"], order, sentence["text"], [span for text in texts for span in places.of(text)]
 
 
@@ -309,4 +304,5 @@ STAGE = RowStage(
     content=_content,
     run=summarize,
     assemble=_assemble,
+    passed=("evidence",),
 )  # fmt: skip

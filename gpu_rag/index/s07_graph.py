@@ -10,6 +10,7 @@ every description is a node, edges or not.
 """
 
 import re
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ from gpu_rag.index.entities import CO_MENTIONED
 from gpu_rag.index.links import find_names, known_names, link_table
 from gpu_rag.index.senses import linked_in_sense
 from gpu_rag.index.synonyms import synonym_pairs
-from gpu_rag.index.title_links import title_links
+from gpu_rag.index.title_links import TitleLinks, title_links
 from gpu_rag.stage import Cardinality, Tables, TableStage
 
 _LETTER_OR_DIGIT = re.compile(r"[^\W_]")
@@ -46,53 +47,59 @@ class GraphConfig(BaseModel):
     title_link_max: NonNegativeInt = 1000
 
 
+class _Stated(NamedTuple):
+    """Relations that are more than co-mentions: rows of their ends and chunks, and whether they are accepted."""
+
+    subject: Ints
+    object: Ints
+    chunk: Ints
+    accepted: NDArray[np.bool_]
+
+
 def graph(tables: Tables, *, config: GraphConfig) -> dict[str, pa.Table]:
     """Return links, nodes and edges."""
+    tables = dict(tables) | {name: tables[name].sort_by(f"{of}_id") for name, of in _SORTED.items()}
     chunks, entities = tables["chunks"], tables["entities"]
     names = known_names(chunks, entities)
     places = find_names(chunks, names.surfaces)
     links = link_table(chunks, entities, tables["mentions"], names, places)
     links = linked_in_sense(links, entities, tables["mentions"])
-    chunk_ids, entity_ids = _sorted_ids(chunks, "chunk_id"), _sorted_ids(entities, "entity_id")
-    kinds = [
-        _relation_edges(tables["relations"], entity_ids),
-        _passage_entity_edges(tables["relations"], chunk_ids, entity_ids),
+    chunk_ids, entity_ids = chunks.column("chunk_id").combine_chunks(), entities.column("entity_id").combine_chunks()
+    stated = _stated(tables["relations"], chunk_ids, entity_ids)
+    edges = [
+        _passage_entity_edges(stated, chunk_ids, entity_ids),
         _passage_name_edges(links, chunk_ids, entity_ids),
+        _relation_edges(stated, entity_ids),
         _synonym_edges(tables, entity_ids, config),
+        _title_links(title_links(chunks, entities, names, places, config.title_link_max), chunk_ids),
     ]
-    if config.title_link_max:
-        found = title_links(chunks, entities, names, places, config.title_link_max)
-        ends = (chunk_ids.take(pa.array(found.first)), chunk_ids.take(pa.array(found.second)))
-        kinds.append(_edges("title_link", *ends, found.num_places, found.num_places, found.weight))
-    edges = pa.concat_tables(kinds)
-    return {
-        "links": links,
-        "nodes": _nodes(tables),
-        "edges": schemas.EDGES.build({name: edges.column(name) for name in edges.column_names}),
-    }
+    return {"links": links, "nodes": _nodes(tables), "edges": pa.concat_tables(edges)}  # kind by kind, in order of their names
 
 
-def _relation_edges(relations: pa.Table, entity_ids: pa.Array) -> pa.Table:
+def _stated(relations: pa.Table, chunk_ids: pa.Array, entity_ids: pa.Array) -> _Stated:
+    stated = np.asarray(pc.not_equal(relations.column("predicate"), CO_MENTIONED), bool)
+    subject, object_ = (codes_of(relations.column(name), entity_ids)[stated] for name in ("subject_id", "object_id"))
+    accepted = np.asarray(pc.equal(relations.column("decision"), "accept"), bool)
+    return _Stated(subject, object_, codes_of(relations.column("chunk_id"), chunk_ids)[stated], accepted[stated])
+
+
+def _relation_edges(stated: _Stated, entity_ids: pa.Array) -> pa.Table:
     """Return one edge per pair of entities that a relation names; a relation of an entity with itself gives none.
 
     Co-mentions are no edges here: the names of one sentence are joined through their passage already.
     """
-    stated = _stated(relations)
-    subject, object_ = (codes_of(stated.column(name), entity_ids) for name in ("subject_id", "object_id"))
-    apart = subject != object_
-    low, high = np.minimum(subject, object_)[apart], np.maximum(subject, object_)[apart]
-    first, second, count, accepted = _counted(low, high, len(entity_ids), _accepted(stated)[apart])
+    apart = stated.subject != stated.object
+    low, high = (order(stated.subject, stated.object)[apart] for order in (np.minimum, np.maximum))
+    first, second, count, accepted = _counted(low, high, len(entity_ids), stated.accepted[apart])
     return _edges("relation", _ids(entity_ids, first), _ids(entity_ids, second), count, accepted, count)
 
 
-def _passage_entity_edges(relations: pa.Table, chunk_ids: pa.Array, entity_ids: pa.Array) -> pa.Table:
+def _passage_entity_edges(stated: _Stated, chunk_ids: pa.Array, entity_ids: pa.Array) -> pa.Table:
     """Return one edge of weight 1 per chunk and entity at an end of one of its relations."""
-    stated = _stated(relations)
-    chunk, taken = codes_of(stated.column("chunk_id"), chunk_ids), _accepted(stated)
-    subject, object_ = (codes_of(stated.column(name), entity_ids) for name in ("subject_id", "object_id"))
-    apart = subject != object_
-    chunk, entity = np.concatenate([chunk, chunk[apart]]), np.concatenate([subject, object_[apart]])
-    taken = np.concatenate([taken, taken[apart]])
+    apart = stated.subject != stated.object
+    chunk = np.concatenate([stated.chunk, stated.chunk[apart]])
+    entity = np.concatenate([stated.subject, stated.object[apart]])
+    taken = np.concatenate([stated.accepted, stated.accepted[apart]])
     first, second, count, accepted = _counted(chunk, entity, len(entity_ids), taken)
     return _edges("passage_entity", _ids(chunk_ids, first), _ids(entity_ids, second), count, accepted, np.ones(len(count)))
 
@@ -121,7 +128,7 @@ def _name_vectors(tables: Tables, entity_ids: pa.Array, min_letters: int) -> tup
     item = codes_of(entity_ids, embeddings.column("item_id").combine_chunks())
     vector_ids = embeddings.column("vector_id").take(pa.array(item, mask=item < 0))
     rows = codes_of(vector_ids, tables["vectors"].column("vector_id").combine_chunks())
-    forms = tables["entities"].sort_by("entity_id").column("normal_form").to_pylist()
+    forms = tables["entities"].column("normal_form").to_pylist()
     named = np.array([len(_LETTER_OR_DIGIT.findall(form)) >= min_letters for form in forms], bool)
     entities = np.flatnonzero(named & (rows >= 0))
     if not len(entities):
@@ -130,13 +137,10 @@ def _name_vectors(tables: Tables, entity_ids: pa.Array, min_letters: int) -> tup
     return entities, vectors.flatten().to_numpy(zero_copy_only=False).reshape(len(entities), -1)
 
 
-def _stated(relations: pa.Table) -> pa.Table:
-    """Return the relations that are more than co-mentions."""
-    return relations.filter(pc.not_equal(relations.column("predicate"), CO_MENTIONED))
-
-
-def _accepted(units: pa.Table) -> NDArray[np.bool_]:
-    return np.asarray(pc.equal(units.column("decision"), "accept"), bool)
+def _title_links(found: TitleLinks, chunk_ids: pa.Array) -> pa.Table:
+    """Return one edge per pair of chunks; governance decides nothing about titles."""
+    ends = _ids(chunk_ids, found.first), _ids(chunk_ids, found.second)
+    return _edges("title_link", *ends, found.num_places, found.num_places, found.weight)
 
 
 def _counted(first: Ints, second: Ints, num_second: int, accepted: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints, Ints]:
@@ -162,11 +166,6 @@ def _ids(ids: pa.Array, rows: Ints) -> pa.Array:
     return ids.take(pa.array(rows))
 
 
-def _sorted_ids(table: pa.Table, name: str) -> pa.Array:
-    ids = table.column(name).combine_chunks()
-    return ids.take(pc.sort_indices(ids))
-
-
 def _nodes(tables: Tables) -> pa.Table:
     passages, entities = tables["chunks"].column("chunk_id"), tables["entities"]
     descriptions = tables["descriptions"].column("description_id")
@@ -180,6 +179,7 @@ def _repeated(value: str, num_rows: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, schemas.STRING), num_rows)
 
 
+_SORTED = {"chunks": "chunk", "entities": "entity"}  # so that rows are in order of ids
 _READ = {
     "chunks": ["chunk_id", "doc_id", "start", "title", "text"],
     "entities": ["entity_id", "kind", "normal_form", "sense", "names", "num_chunks"],

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 _BLOCK_BYTES = 32 * 2**20  # one block of products; its rows follow from the number of entities
 _SLICE_BYTES = 8 * 2**20  # vectors of pairs that are multiplied at once
 _SLACK = 1e-4  # more than the rounding of any product here
+_FEW = 2000  # entities for which the bounds cost more than they save
 _DENSE = 16  # where more than one pair of so many may be alike, their products are cheaper than their vectors
 
 
@@ -33,7 +34,7 @@ def synonym_pairs(
     """
     num_entities = len(vectors_MD)
     rows = max(1, _BLOCK_BYTES // (4 * max(1, num_entities)))
-    bounds_MK = _bounds(vectors_MD)
+    bounds_MK = vectors_MD if num_entities <= _FEW else _bounds(vectors_MD)
     pairs: list[NDArray[np.int64]] = []
     cosines: list[NDArray[np.float32]] = []
     for start in range(0, num_entities, rows):

@@ -19,7 +19,7 @@ _WEIGHT = 4.0
 
 
 class TitleLinks(NamedTuple):
-    """Pairs of chunks, as places among the sorted chunk ids, sorted, first < second.
+    """Pairs of rows of chunks, sorted, first < second.
 
     Attributes:
         first: int64 (P,).
@@ -49,12 +49,15 @@ def title_links(chunks: pa.Table, entities: pa.Table, names: Names, places: Plac
     it. Where both ends name the other's title the weights add up.
 
     Args:
-        chunks: `schemas.CHUNKS`.
+        chunks: `schemas.CHUNKS`, sorted by id.
         entities: `schemas.ENTITIES`.
         names: Names of entities, those that are titles among them.
         places: Where these stand.
-        max_pairs: A title with more pairs, df * passages, joins none: such a title tells nothing.
+        max_pairs: A title with more pairs, df * passages, joins none: such a title tells nothing. 0: no title does.
     """
+    if not max_pairs:
+        none = np.empty(0, np.int64)
+        return TitleLinks(none, none, none, np.empty(0, np.float64))
     titles = _titles(chunks)
     title, chunk, count = _namings(chunks, entities, names, places, titles)
     num_titles, num_chunks = len(titles.forms), max(chunks.num_rows, 1)
@@ -69,9 +72,9 @@ def title_links(chunks: pa.Table, entities: pa.Table, names: Names, places: Plac
     naming = np.repeat(np.arange(len(title)), sizes)
     within = np.arange(len(naming)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     source, target = chunk[naming], by_title[begins[naming] + within]
-    document, rank = (coded(chunks.column(name)).codes for name in ("doc_id", "chunk_id"))
+    document = coded(chunks.column("doc_id")).codes
     apart = document[source] != document[target]
-    naming, source, target = naming[apart], rank[source[apart]], rank[target[apart]]
+    naming, source, target = naming[apart], source[apart], target[apart]
     pairs, place = np.unique(np.minimum(source, target) * num_chunks + np.maximum(source, target), return_inverse=True)
     return TitleLinks(
         first=pairs // num_chunks,

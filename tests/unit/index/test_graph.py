@@ -140,9 +140,11 @@ def test_synonym_edges_join_like_names_of_enough_letters(corpus: Run, govern: Ru
     assert not edges(build(tables, GraphConfig(synonym_max=0)), "synonym")
 
 
+@pytest.mark.parametrize("few", [0, 2000])
 @pytest.mark.parametrize("num_entities", [0, 1, 2, 57])
-def test_synonym_pairs_equal_the_full_product(num_entities: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_synonym_pairs_equal_the_full_product(num_entities: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_rag.index.synonyms._BLOCK_BYTES", 1000)
+    monkeypatch.setattr("gpu_rag.index.synonyms._FEW", few)
     vectors = np.random.default_rng(3).normal(size=(num_entities, 4)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     first, second, cosine = synonym_pairs(vectors, 0.7, 100)
@@ -315,6 +317,7 @@ def test_a_pair_has_one_cosine_whatever_else_is_there(monkeypatch: pytest.Monkey
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     first, second, cosine = synonym_pairs(vectors, 0.5, 300)
     assert len(first) == 300 * 299 // 2  # all are alike: found through whole products
+    monkeypatch.setattr("gpu_rag.index.synonyms._FEW", 0)
     monkeypatch.setattr("gpu_rag.index.synonyms._BLOCK_BYTES", 5000)
     monkeypatch.setattr("gpu_rag.index.synonyms._SLICE_BYTES", 1000)
     few = synonym_pairs(vectors[:7], 0.5, 300)
@@ -323,7 +326,10 @@ def test_a_pair_has_one_cosine_whatever_else_is_there(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.4, 2.0])
-def test_bounds_lose_no_pair_and_the_nearest_are_those_of_the_full_product(spread: float) -> None:
+def test_bounds_lose_no_pair_and_the_nearest_are_those_of_the_full_product(
+    spread: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_rag.index.synonyms._FEW", 0)
     rng = np.random.default_rng(7)
     vectors = (rng.normal(size=(10, 32))[rng.integers(0, 10, 400)] + spread * rng.normal(size=(400, 32))).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

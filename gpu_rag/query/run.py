@@ -114,11 +114,12 @@ def answer_questions(
     refuse_index_folder(out)
     asked = read_questions(questions, limit)
     generation = open_generation(index)
+    binding = run_binding(generation, asked, config)  # before the folder is made: a wrong model leaves nothing behind
     with writer_lock(out):
         return answer_over(
             generation, asked, out, config,
-            binding=run_binding(generation, asked, config), work=out, system=system, progress=progress, address=address,
-            limit=limit, retry_listed=retry_listed,
+            binding=binding, work=out, system=system, progress=progress, address=address, limit=limit,
+            retry_listed=retry_listed,
         )  # fmt: skip
 
 

@@ -179,7 +179,7 @@ PROFILES = TableSchema(
         column("discourse", STRING),  # mu: narrative | conceptual | argumentative
         column("sections", list_of(SECTION)),  # sigma: chapters and sections, in order
         column("boundary", STRING),  # kappa: what a visible scope counts: chapter | section | none
-        column("method", STRING),  # rules | llm
+        column("method", STRING),  # rules | llm | none: not profiled yet
     ]),
     key=("doc_id",),
 )  # fmt: skip

@@ -18,12 +18,15 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict
 
 from gpu_rag import schemas
+from gpu_rag.engines import heartbeat
 from gpu_rag.engines.generation import TextGenerator
 from gpu_rag.engines.usage import usage_columns
 from gpu_rag.index.profile_llm import Answer, LlmProfileConfig, profile_all, profile_texts
 from gpu_rag.index.profile_rules import profile_document
 from gpu_rag.schemas import STRING, column, list_of
 from gpu_rag.stage import WORK_COLUMNS, Cardinality, RowStage, Tables
+
+_UNKNOWN = {"form": "mixed", "discourse": "narrative", "boundary": "none", "method": "none"}
 
 
 class ProfileConfig(BaseModel):
@@ -46,7 +49,10 @@ def profile(work: pa.Table, *, config: ProfileConfig, llm: TextGenerator | None 
         ConfigError: If the model's context does not even hold the prompt without a document.
     """
     documents = {row["work_key"]: (row["title"], row["text"]) for row in work.to_pylist()}
-    profiles = {key: profile_document(*document) for key, document in documents.items()}
+    profiles = {}
+    for key, document in documents.items():
+        profiles[key] = profile_document(*document)
+        heartbeat.beat()
     answers = {key: Answer(found, "rules") for key, found in profiles.items()}
     if config.method == "llm":
         assert llm is not None
@@ -78,6 +84,9 @@ def _content(tables: Tables, config: ProfileConfig) -> pa.Table:
 def _assemble(tables: Tables, results: pa.Table, config: ProfileConfig) -> dict[str, pa.Table]:
     names = schemas.PROFILES.schema.names
     columns = {name: results.column("row_id" if name == "doc_id" else name) for name in names}
+    # A document that its worker was lost over has no profile yet: it is read as a plain narrative until it has.
+    missing = pc.equal(columns["form"], "")
+    columns |= {name: pc.if_else(missing, value, columns[name]) for name, value in _UNKNOWN.items()}
     return {"profiles": schemas.PROFILES.build(columns)}
 
 

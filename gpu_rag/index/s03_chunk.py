@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, model_validator
 
 from gpu_rag import schemas
+from gpu_rag.engines import heartbeat
 from gpu_rag.engines.token_counter import TokenCounter
 from gpu_rag.errors import InputError
 from gpu_rag.ids import chunk_id, occurrences, sentence_id
@@ -71,7 +72,10 @@ class ChunkConfig(BaseModel):
 
 def chunk(work: pa.Table, *, config: ChunkConfig, tokenizer: TokenCounter | None = None) -> pa.Table:
     """Return the chunks of each document and their sentences, as offsets in its source text."""
-    rows = [_chunk_document(row, config, tokenizer) for row in work.to_pylist()]
+    rows = []
+    for row in work.to_pylist():
+        rows.append(_chunk_document(row, config, tokenizer))
+        heartbeat.beat()
     return pa.Table.from_pylist(rows, schema=STAGE.result_schema)
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from gpu_rag import ids, schemas
+from gpu_rag.engines import heartbeat
 from gpu_rag.engines.generation import PENDING, TextGenerator
 from gpu_rag.engines.usage import usage_columns
 from gpu_rag.errors import ConfigError, InputError
@@ -80,6 +81,7 @@ def extract(work: pa.Table, *, config: ExtractConfig, llm: TextGenerator | None 
             (method, answers[key].found if method == _LLM else _outcome(functions[method], chunk)) for method in config.methods
         ]
         rows.append({"work_key": key, **_units(outcomes)})
+        heartbeat.beat()
     calls = usage_columns([answers[key].calls if key in answers else () for key in chunks])
     results = pa.Table.from_pylist(rows, schema=pa.schema([*WORK_COLUMNS, *STAGE.payload]))
     return pa.table([*results.columns, *calls.values()], schema=STAGE.result_schema)

@@ -156,3 +156,18 @@ def test_a_long_document_is_profiled_in_time_that_grows_with_it() -> None:
     assert len(profile_document("", text).sections) == 3000
     for odd in ("a" * 1_000_000, '"' * 200_000, "ANNA: " * 100_000, "(" * 200_000, "A " * 300_000):
         assert profile_document("", odd).discourse == "narrative"
+
+
+def test_a_document_whose_worker_was_lost_is_read_as_a_plain_narrative() -> None:
+    documents = schemas.DOCUMENTS.from_rows(
+        [{"doc_id": "a", "title": "", "text": "x", "access": [], "duplicate_of": None, "state": "ok", "reason": ""}]
+    )
+    lost = {"row_id": "a", "state": "error", "reason": "worker lost: died", "form": "", "topics": [], "discourse": ""}
+    fields = [
+        s02_profile.STAGE.result_schema.field(name)
+        for name in ("form", "topics", "discourse", "sections", "boundary", "method")
+    ]
+    schema = pa.schema([("row_id", pa.string()), ("state", pa.string()), ("reason", pa.string()), *fields])
+    results = pa.Table.from_pylist([lost | {"sections": [], "boundary": "", "method": ""}], schema=schema)
+    (row,) = s02_profile.STAGE.assemble({"documents": documents}, results, ProfileConfig())["profiles"].to_pylist()
+    assert (row["discourse"], row["boundary"], row["method"], row["sections"]) == ("narrative", "none", "none", [])

@@ -172,6 +172,8 @@ def purge(
     if result.update is not None:
         typer.echo(f"{result.update.summary()} -> generation {result.update.index.generation.id} of {index}")
     typer.echo(_cleaned(result.cleaned))
+    if result.unknown:
+        typer.echo(f"{len(result.unknown)} documents were in no generation, first {result.unknown[0]!r}", err=True)
     if result.update is not None:
         _finish(index, result.update.index.reports, result.update.index.num_unfinished())
 

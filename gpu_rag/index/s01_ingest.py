@@ -22,6 +22,7 @@ from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pydantic import BaseModel, ConfigDict, field_validator
 
 from gpu_rag import schemas
@@ -182,6 +183,7 @@ def _originals(ids: Sequence[str], hashes: Sequence[str], blank: Sequence[bool])
 
 
 def _with_recorded(files: CorpusFiles, encoding: str, documents: pa.Table, report: dict[str, int]) -> Corpus:
+    """Return the corpus with what was recorded for its documents; of others nothing is kept, their text is not indexed."""
     chunks, extraction = schemas.RECORDED_CHUNKS.empty(), schemas.RECORDED_EXTRACTION.empty()
     known = set(documents.column("doc_id").to_pylist())
     if files.recorded_chunks is not None:
@@ -189,6 +191,7 @@ def _with_recorded(files: CorpusFiles, encoding: str, documents: pa.Table, repor
         parents = chunks.column("doc_id").to_pylist()
         report["recorded_chunks"] = len(parents)
         report["recorded_chunks_without_document"] = sum(parent not in known for parent in parents)
+        chunks = _of(chunks, "doc_id", known)
         known.update(chunks.column("chunk_id").to_pylist())
     if files.recorded_extraction is not None:
         extraction, num_left_out = read_recorded_extraction(files.recorded_extraction, encoding)
@@ -196,4 +199,10 @@ def _with_recorded(files: CorpusFiles, encoding: str, documents: pa.Table, repor
         report["recorded_extraction"] = len(items)
         report["recorded_extraction_without_item"] = sum(item not in known for item in items)
         report["recorded_extraction_left_out"] = num_left_out
+        extraction = _of(extraction, "item_id", known)
     return Corpus(documents, chunks, extraction, report)
+
+
+def _of(table: pa.Table, name: str, values: set[str]) -> pa.Table:
+    """Return the rows whose column holds one of the values."""
+    return table.filter(pc.is_in(table.column(name), value_set=pa.array(sorted(values), STRING)))

@@ -23,6 +23,7 @@ from gpu_rag.errors import InputError, StoreError
 from gpu_rag.ids import content_hash
 from gpu_rag.index.build import RECORDED, IndexResult, build_generation
 from gpu_rag.index.s01_ingest import Corpus, mark_duplicates, read_corpus
+from gpu_rag.spans import is_blank
 from gpu_rag.stage_report import Progress
 from gpu_rag.store import (
     Cleaned,
@@ -70,23 +71,32 @@ class UpdateResult:
 
 @dataclass(frozen=True)
 class PurgeResult:
-    """What a purge did: the update that took the documents out, None if they were out already, and what was removed."""
+    """What a purge did.
+
+    Attributes:
+        update: The update that took the documents out, None if they were out already.
+        cleaned: What was removed.
+        unknown: Ids that stood in no generation.
+    """
 
     update: UpdateResult | None
     cleaned: Cleaned
+    unknown: tuple[str, ...]
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the document ids of a file, one a line; empty lines are none.
+    """Return the document ids of a file, one a line; blank lines are none.
+
+    An id is the whole line, with blanks at its ends and odd separators in it: a near one may be that of another document.
 
     Raises:
-        InputError: If the file cannot be read as UTF-8.
+        InputError: If the file cannot be read as UTF-8, with or without a byte order mark.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
-    return sorted({line.strip() for line in lines if line.strip()})
+    return sorted({line for line in lines if not is_blank(line)})
 
 
 def update_index(
@@ -184,11 +194,12 @@ def purge_documents(
     unwanted = set(doc_ids)
     with writer_lock(index):
         current = open_generation(index, verify=False)
+        held = {known: unwanted & _doc_ids(_generation(index, known)) for known in history(index)}
         update = None
-        if unwanted & _doc_ids(current):
-            update = update_locked(None, index, config, delete=unwanted & _doc_ids(current), progress=progress, address=address)
+        if held[current.id]:
+            update = update_locked(None, index, config, delete=held[current.id], progress=progress, address=address)
             current = update.index.generation
-        holding = [known for known in history(index) if known != current.id and unwanted & _doc_ids(_generation(index, known))]
+        holding = [known for known, doc_ids in held.items() if doc_ids]
         removed, in_use = remove_generations(index, holding)
         artifacts, freed = remove_unnamed_artifacts(index)
         rows, freed_work = remove_unneeded_work(index)
@@ -198,7 +209,8 @@ def purge_documents(
                 f"generations {', '.join(in_use)} of {index} hold purged documents and are open in another process; "
                 "all else is purged, run the same command again when it has ended"
             )
-    return PurgeResult(update, Cleaned(tuple(removed), (), artifacts, rows, freed + freed_work))
+    unknown = tuple(sorted(unwanted.difference(*held.values())))
+    return PurgeResult(update, Cleaned(tuple(removed), (), artifacts, rows, freed + freed_work), unknown)
 
 
 def corpus_of(generation: Generation) -> Corpus:

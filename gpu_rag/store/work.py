@@ -126,6 +126,8 @@ class WorkStore:
 def retain_work(folder: Path, keys: Collection[str]) -> int:
     """Remove the rows of other keys from a work cache, each shard's by writing a smaller one first; return how many.
 
+    Rows that no entry lists go too: a run that was killed between a shard and its entry left them.
+
     Args:
         folder: The cache of one stage under one fingerprint; removed if nothing of it is left.
         keys: Work keys to keep.
@@ -149,6 +151,9 @@ def retain_work(folder: Path, keys: Collection[str]) -> int:
             _write_shard(folder, kept)
         entry_path.unlink()
         path.unlink()
+    for path in folder.glob("*.parquet"):
+        if not path.with_suffix(".json").exists():
+            path.unlink()
     if not any(folder.glob("*.json")):
         shutil.rmtree(folder)
     return removed

@@ -11,7 +11,7 @@ import pytest
 from gpu_rag import schemas
 from gpu_rag.config import load_config
 from gpu_rag.errors import InputError, StoreError
-from gpu_rag.index.update import PurgeResult, UpdateResult, purge_documents, update_index
+from gpu_rag.index.update import PurgeResult, UpdateResult, purge_documents, read_ids, update_index
 from gpu_rag.schemas import TABLES
 from gpu_rag.store import collect_garbage, history, open_generation, writer_lock
 from tests.faults.conftest import DOCUMENTS, QUESTIONS, Job, Row
@@ -151,6 +151,37 @@ def test_purging_a_document_that_is_still_there_takes_it_out_first(job: Job) -> 
     assert job.hash() == before
 
 
+def test_rows_of_a_run_that_was_killed_before_it_listed_them_are_purged_too(job: Job) -> None:
+    update(job, [OBELISK])
+    for shard in holding(job.root / "work" / "04_extract", "Zandrine"):
+        shard.with_suffix(".json").unlink(missing_ok=True)  # as a kill between a shard and its entry leaves it
+    assert holding(job.root / "work" / "04_extract", "Zandrine") != []
+    purge(job, "obelisk")
+    assert holding(job.root, "Zandrine") == []
+    update(job)
+    assert job.recomputed() == {}  # listed rows of documents that stay are kept
+
+
+def test_a_purge_says_which_ids_stood_nowhere(job: Job) -> None:
+    update(job, [OBELISK])
+    assert purge(job, "obelisk", "never-there").unknown == ("never-there",)
+    assert purge(job, "obelisk").unknown == ("obelisk",)
+
+
+@pytest.mark.parametrize(
+    ("content", "ids"),
+    [
+        ("\ufeffriver\r\n\r\nmount\r\n".encode(), ["mount", "river"]),  # as Windows writes it
+        (b"river\n \n river\n", [" river", "river"]),  # two documents
+        ("a\u2028b\n\n".encode(), ["a\u2028b"]),
+    ],
+)
+def test_ids_to_delete_are_whole_lines(tmp_path: Path, content: bytes, ids: list[str]) -> None:
+    path = tmp_path / "gone.txt"
+    path.write_bytes(content)
+    assert read_ids(path) == ids
+
+
 def test_a_text_that_another_document_has_too_survives_the_purge_of_one(job: Job) -> None:
     twin = {**OBELISK, "doc_id": "twin"}
     update(job, [OBELISK, twin])
@@ -237,6 +268,15 @@ def test_what_was_recorded_goes_with_its_document(new_job: Callable[[], Job], fo
     update_index(changed, job.root, config_of(job), delete=("river",), progress=job)
     facts = job.generation().read(schemas.FACTS).column("text").to_pylist()
     assert facts == ["('pell', 'is', 'town')"]
+
+
+def test_what_was_recorded_for_documents_that_are_not_indexed_is_kept_nowhere(
+    job: Job, folder_corpus: Callable[..., Path]
+) -> None:
+    recorded = {"river": [["Sall", "rises at", "Mount Verrin"]], "obelisk": [["Quorra Blythe", "raised", "Zandrine Obelisk"]]}
+    update_index(folder_corpus("more", DOCUMENTS, recorded), job.root, config_of(job), progress=job)
+    assert holding(job.root, "rises at") != []
+    assert holding(job.root, "Zandrine") == []
 
 
 def test_a_document_is_not_changed_and_deleted_at_once(job: Job) -> None:

@@ -187,8 +187,9 @@ def gc(
     ] = False,
 ) -> None:
     """Remove old generations and what only they need; one that a reader has open stays."""
-    from gpu_rag.store import collect_garbage, writer_lock
+    from gpu_rag.store import collect_garbage, current_id, writer_lock
 
+    current_id(index)  # before the lock, which makes the folder: a wrong path leaves nothing behind
     with writer_lock(index):
         cleaned = collect_garbage(index, keep, work=work)
     typer.echo(_cleaned(cleaned))

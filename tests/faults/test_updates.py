@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gpu_rag import schemas
+from gpu_rag.cli import main
 from gpu_rag.config import load_config
 from gpu_rag.errors import InputError, StoreError
 from gpu_rag.index.update import PurgeResult, UpdateResult, purge_documents, read_ids, update_index
@@ -284,6 +285,13 @@ def test_a_document_is_not_changed_and_deleted_at_once(job: Job) -> None:
     with pytest.raises(InputError, match="village"):
         update(job, [VILLAGE], ("village",))
     assert job.hash() == before
+
+
+def test_garbage_collection_of_a_wrong_path_leaves_nothing_there(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["gc", str(tmp_path / "nowhere")])
+    assert ended.value.code == 2
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_two_runs_at_once_exclude_each_other(job: Job) -> None:

@@ -71,7 +71,7 @@ def graph(tables: Tables, *, config: GraphConfig) -> dict[str, pa.Table]:
         _passage_name_edges(links, chunk_ids, entity_ids),
         _relation_edges(stated, entity_ids),
         _synonym_edges(tables, entity_ids, config),
-        _title_links(title_links(chunks, entities, names, places, config.title_link_max), chunk_ids),
+        _title_links(title_links(chunks, entities, names, links, config.title_link_max), chunk_ids),
     ]
     return {"links": links, "nodes": _nodes(tables), "edges": pa.concat_tables(edges)}  # kind by kind, in order of their names
 

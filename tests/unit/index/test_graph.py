@@ -237,6 +237,16 @@ def test_a_longer_name_hides_the_title_within_it(corpus: Run, govern: Run) -> No
     assert title_links(build(govern(corpus(documents)))).keys() == {("d1", "d3")}
 
 
+def test_a_title_is_named_within_a_spotted_name_and_without_its_parenthesis(corpus: Run, govern: Run) -> None:
+    documents = {
+        "d1": ("Mercury (planet)", "It has no moon."),
+        "d2": ("", "They saw Mercury in Bern."),
+        "d3": ("Bern", "A town."),
+        "d4": ("", "They saw Mercurys."),
+    }
+    assert title_links(build(govern(corpus(documents)))).keys() == {("d1", "d2"), ("d2", "d3")}
+
+
 def test_a_title_that_is_no_entity_is_found_and_hides_no_name(corpus: Run, govern: Run) -> None:
     documents = {
         "d1": ("Paris Accord", "A treaty."),
@@ -339,3 +349,32 @@ def test_bounds_lose_no_pair_and_the_nearest_are_those_of_the_full_product(
     proposed = {(min(i, j), max(i, j)) for i in range(400) for j in nearest[i].tolist() if full[i, j] >= 0.8}
     first, second, _ = synonym_pairs(vectors, 0.8, 5)
     assert set(zip(first.tolist(), second.tolist(), strict=True)) == proposed
+
+
+TITLED = {
+    "d1": ("Marie Curie", "She met Pierre Curie in Paris."),
+    "d2": ("Pierre Curie", "He met Marie Curie."),
+    "d3": ("Paris", "A city. Pierre Curie lived there."),
+    "d4": ("Paris", "A play."),
+}
+
+
+def test_a_deleted_document_leaves_no_end_of_an_edge_and_no_node(corpus: Run, govern: Run) -> None:
+    tables = build(govern(corpus({name: text for name, text in TITLED.items() if name != "d2"}), "mentions"))
+    gone = chunk_of(build(govern(corpus(TITLED))), "d2")
+    nodes = set(tables["nodes"].column("node_id").to_pylist())
+    ends = {end for row in tables["edges"].to_pylist() for end in (row["source_id"], row["target_id"])}
+    assert ends <= nodes
+    assert gone not in nodes
+    assert {row["doc_id"] for row in tables["links"].to_pylist()} == {"d1", "d3", "d4"}
+    assert title_links(tables).keys() == {("d1", "d3"), ("d1", "d4"), ("d3", "d4")}
+
+
+def test_title_links_follow_the_texts_and_not_the_ids_of_documents(corpus: Run, govern: Run) -> None:
+    renamed = {"d1": "z", "d2": "a", "d3": "m", "d4": "k"}
+    links = title_links(build(govern(corpus(TITLED))))
+    again = title_links(build(govern(corpus({renamed[name]: text for name, text in TITLED.items()}))))
+    assert len(links) == 5
+    pairs = {(min(renamed[a], renamed[b]), max(renamed[a], renamed[b])): value for (a, b), value in links.items()}
+    assert again.keys() == pairs.keys()
+    assert all(again[ends] == (count, pytest.approx(weight)) for ends, (count, weight) in pairs.items())

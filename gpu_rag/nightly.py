@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpu_rag.config import Config
 from gpu_rag.index.update import UpdateResult, update_locked
-from gpu_rag.query.standing import StandingResult, answer_standing, remove_old_runs
+from gpu_rag.query.standing import StandingResult, answer_standing, remove_old_runs, standing_questions
 from gpu_rag.stage_report import Progress, StageReport
 from gpu_rag.store import Cleaned, collect_garbage, writer_lock
 
@@ -81,6 +81,8 @@ def nightly(
         StoreError: If another process writes the index.
         InputError: As `update_index` and `answer_standing`.
     """
+    if standing is not None:
+        standing_questions(standing.questions, standing.out)  # wrong ones are refused before hours of work, not after
     with writer_lock(index):
         updated = update_locked(
             corpus, index, config, delete=delete, progress=progress, address=address, retry_listed=retry_listed

@@ -90,10 +90,7 @@ def answer_standing(
         ConfigError: If `out` is an index or a single run, or the encoder is not the index's.
         StoreError: If the index is damaged, or another process writes `out`.
     """
-    refuse_index_folder(out)
-    if (out / "run.json").exists():
-        raise ConfigError(f"{out} is the folder of a single run; choose another one for standing questions")
-    asked = read_questions(questions)
+    asked = standing_questions(questions, out)
     generation = open_generation(index)
     binding = run_binding(generation, asked, config)
     folder = out / content_hash("standing run", *(binding[name] for name in sorted(binding)))
@@ -110,6 +107,19 @@ def answer_standing(
         write_parquet(folder / "changes.parquet", changes)
         write_json(out / "LATEST", {"runs": [*(name for name in runs if name != folder.name), folder.name]})
     return StandingResult(run, folder, changes)
+
+
+def standing_questions(questions: Path, out: Path) -> pa.Table:
+    """Return `schemas.QUESTIONS`, after a look at where their runs go.
+
+    Raises:
+        InputError: On malformed questions, naming file and line.
+        ConfigError: If `out` is an index or a single run.
+    """
+    refuse_index_folder(out)
+    if (out / "run.json").exists():
+        raise ConfigError(f"{out} is the folder of a single run; choose another one for standing questions")
+    return read_questions(questions)
 
 
 def compare_answers(before: Mapping[str, Row], run: AnswerResult, generation: Generation) -> pa.Table:

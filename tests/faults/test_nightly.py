@@ -7,7 +7,7 @@ import pytest
 
 from gpu_rag.cli import main
 from gpu_rag.config import load_config
-from gpu_rag.errors import ConfigError, StoreError
+from gpu_rag.errors import ConfigError, InputError, StoreError
 from gpu_rag.nightly import NightlyResult, StandingQuestions, nightly
 from gpu_rag.store import history, writer_lock
 from tests.faults.conftest import QUESTIONS, Job, Row
@@ -127,6 +127,14 @@ def test_the_folder_of_a_single_run_or_of_an_index_is_refused(job: Job) -> None:
         standing = StandingQuestions(job.folder / "run.jsonl", folder, "embedded", asking)
         with pytest.raises(ConfigError, match="folder"):
             nightly(None, job.root, config, standing=standing, keep=1, progress=job)
+
+
+def test_wrong_questions_are_refused_before_the_update(job: Job) -> None:
+    before = job.hash()
+    with pytest.raises(InputError, match=r"standing\.jsonl:2"):
+        night(job, [UNRELATED], questions=[QUESTIONS[0], {"id": "no text"}])
+    assert job.hash() == before
+    assert job.computed == {}
 
 
 def test_the_command_says_in_its_last_line_what_the_night_did(job: Job, capsys: pytest.CaptureFixture[str]) -> None:

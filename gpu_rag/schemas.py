@@ -416,7 +416,7 @@ EDGES = TableSchema(
         column("target_id", STRING),  # of passage_entity and passage_name the passage is the source; else source_id < target_id
         column("count", pa.int32()),  # relations, mentions or links behind it, all decisions
         column("accepted", pa.int32()),  # of these, accepted by governance
-        # relation: count; passage_entity: 1; passage_name: 1/log2(1+df); synonym: cosine; title_link: 4/(df * passages so titled)
+        # relation: count; passage_entity: 1; passage_name: 1/log2(1+df); synonym: cosine; title_link: 4/(df * passages)
         column("weight", pa.float32()),
     ]),
     key=("kind", "source_id", "target_id"),

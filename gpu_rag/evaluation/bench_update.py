@@ -1,6 +1,6 @@
 """Benchmark of updates: one changed document against a rebuild without any cache, in one run.
 
-Ray, workers and encoder are started first, by an index of two documents, and serve both sides; that start-up is shown apart.
+Ray, workers and encoder are started first, by an index of a few documents, and serve both sides; that start-up is shown apart.
 The rebuild indexes the whole corpus into an empty folder; then one document after another gets a sentence more, each followed
 by an update. In the end the corpus as it then is is rebuilt once more, which gives a second figure and must give the same
 content hash.
@@ -24,7 +24,7 @@ from gpu_rag.index.update import corpus_of, update_locked
 from gpu_rag.stage_report import StageReport
 from gpu_rag.store import writer_lock
 
-_WARM_UP_DOCUMENTS = 2
+_WARM_UP_DOCUMENTS = 16  # enough for every worker to open its engines
 _FIELDS = ("doc_id", "title", "text", "access")
 _ADDED = "In the year {year} the record of {title} was copied by hand."
 
@@ -54,7 +54,7 @@ def bench_update(corpus: Path, config: Config, *, repeats: int, limit: int | Non
     """
     source = read_corpus(corpus, config.ingest, limit)
     documents = [row for row in source.documents.to_pylist() if row["state"] == "ok"]
-    if len(documents) <= max(repeats, _WARM_UP_DOCUMENTS):
+    if len(documents) <= repeats:
         raise InputError(f"{corpus} has {len(documents)} documents with text; {repeats} updates need more")
     folder = Path(tempfile.mkdtemp(prefix="gpu-rag-bench-"))
     try:

@@ -335,3 +335,13 @@ def folder_corpus(tmp_path: Path) -> Callable[..., Path]:
         return folder
 
     return write
+
+
+def test_an_index_of_no_documents_is_a_normal_case_and_grows(new_job: Callable[[], Job]) -> None:
+    job = new_job()
+    job.index([])
+    assert job.generation().read(schemas.DOCUMENTS).num_rows == 0
+    update(job, DOCUMENTS)
+    assert job.hash() == rebuilt(job, DOCUMENTS)
+    update(job, None, tuple(str(row["doc_id"]) for row in DOCUMENTS))
+    assert job.generation().read(schemas.CHUNKS).num_rows == 0
